@@ -1,0 +1,1 @@
+"""Who is asking: users, organizations, teams, members, keys."""

@@ -1,0 +1,205 @@
+"""Users, organizations, teams, members, invitations, keys and the audit trail."""
+
+import uuid
+from typing import Any, ClassVar, Self
+
+from django.contrib.auth.models import AbstractUser, BaseUserManager
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Lower
+
+
+class UserManager(BaseUserManager["User"]):
+    """Users are named by their e-mail address, compared without case."""
+
+    use_in_migrations = True
+
+    def get_by_natural_key(self, username: str | None) -> "User":
+        return self.get(email__iexact=username)
+
+    def create_user(self, email: str, password: str | None = None, **fields: Any) -> "User":
+        user = self.model(email=self.normalize_email(email).lower(), **fields)
+        user.set_password(password)
+        user.save(using=self._db)
+        return user
+
+    def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
+        return self.create_user(email, password, **{**fields, "is_staff": True, "is_superuser": True})
+
+
+class User(AbstractUser):
+    """A person who signs in. What they may do is said by their memberships; `is_superuser` makes an operator."""
+
+    username = None  # type: ignore[assignment]
+    email = models.EmailField(max_length=254, unique=True)
+
+    USERNAME_FIELD = "email"
+    REQUIRED_FIELDS: ClassVar[list[str]] = []
+    objects: ClassVar[UserManager] = UserManager()  # type: ignore[assignment]
+
+    class Meta:
+        constraints = [models.UniqueConstraint(Lower("email"), name="user_email_without_case")]
+
+    def __str__(self) -> str:
+        return self.email
+
+
+class OrganizationQuerySet(models.QuerySet["Organization"]):
+    def active(self) -> Self:
+        return self.filter(is_active=True)
+
+
+class Organization(models.Model):
+    """A tenant. `config_version` grows by 1 with every change that the request path relies on (`config.snapshot.bump`)."""
+
+    class UnpricedModels(models.TextChoices):
+        REFUSE = "refuse", "Refuse"
+        FALLBACK = "fallback", "Price at the fallback rate"
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    slug = models.SlugField(max_length=63, unique=True)
+    name = models.CharField(max_length=120)
+    timezone = models.CharField(max_length=64, default="UTC")
+    is_active = models.BooleanField(default=True)
+    config_version = models.BigIntegerField(default=1, editable=False)
+    unpriced_models = models.CharField(max_length=10, choices=UnpricedModels.choices, default=UnpricedModels.REFUSE)
+    sign_in_terms_accepted_at = models.DateTimeField(null=True, blank=True)
+    sign_in_terms_accepted_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = OrganizationQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["slug"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Team(models.Model):
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="teams")
+    name = models.CharField(max_length=80)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.UniqueConstraint("organization", Lower("name"), name="team_name_in_organization")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class MemberQuerySet(models.QuerySet["Member"]):
+    def for_organization(self, organization: Organization) -> Self:
+        return self.filter(organization=organization)
+
+    def current(self) -> Self:
+        return self.filter(removed_at=None)
+
+
+class Member(models.Model):
+    """A person in an organization. `team` null means the whole organization, also for leads."""
+
+    class Role(models.TextChoices):
+        DEVELOPER = "developer", "Developer"
+        LEAD = "lead", "Lead"
+        FINANCE = "finance", "Finance"
+        OWNER = "owner", "Owner"
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="members")
+    user = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="memberships")
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.PROTECT, related_name="members")
+    role = models.CharField(max_length=10, choices=Role.choices, default=Role.DEVELOPER)
+    display_name = models.CharField(max_length=120, blank=True)
+    joined_at = models.DateTimeField(auto_now_add=True)
+    removed_at = models.DateTimeField(null=True, blank=True)
+
+    objects = MemberQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organization", "user"], condition=Q(removed_at=None), name="member_once_in_organization"
+            ),
+            models.CheckConstraint(condition=Q(removed_at__isnull=False) | Q(user__isnull=False), name="member_current_has_user"),
+        ]
+
+    def __str__(self) -> str:
+        return self.display_name or (self.user.email if self.user else f"former member {self.pk}")
+
+
+class Invitation(models.Model):
+    """A one-time link. Without an organization it creates the first owner and their organization."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, null=True, blank=True, on_delete=models.CASCADE, related_name="invitations")
+    email = models.EmailField(blank=True)
+    role = models.CharField(max_length=10, choices=Member.Role.choices, default=Member.Role.OWNER)
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"invitation {self.uuid}"
+
+
+class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
+    def for_organization(self, organization: Organization) -> Self:
+        return self.filter(organization=organization)
+
+    def unrevoked(self) -> Self:
+        return self.filter(revoked_at=None)
+
+
+class ApiKey(models.Model):
+    """A gateway key: `wr_` + public_id + `_` + secret. Only an HMAC of it is kept; the secret is shown once."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="api_keys")
+    member = models.ForeignKey(Member, on_delete=models.PROTECT, related_name="api_keys")
+    name = models.CharField(max_length=80)
+    public_id = models.CharField(max_length=10, unique=True, editable=False)
+    digest = models.BinaryField(max_length=32, editable=False)
+    pepper_id = models.CharField(max_length=32, editable=False)
+    allowed_models = ArrayField(models.CharField(max_length=120), null=True, blank=True)
+    allowed_efforts = ArrayField(models.CharField(max_length=20), null=True, blank=True)
+    fast_allowed = models.BooleanField(default=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ApiKeyQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(public_id__regex=r"^[0-9A-Za-z]{10}$"), name="api_key_public_id_form"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} (wr_{self.public_id}_…)"
+
+
+class AuditEvent(models.Model):
+    """Who did what to which object. Added, never changed; holds no secret."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, null=True, blank=True, on_delete=models.PROTECT, related_name="audit_events")
+    actor = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    actor_label = models.CharField(max_length=254)
+    action = models.CharField(max_length=60)
+    object_type = models.CharField(max_length=40)
+    object_id = models.CharField(max_length=64)
+    data = models.JSONField(default=dict, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.object_type} {self.object_id}"

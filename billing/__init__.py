@@ -1,0 +1,1 @@
+"""What was used, what it costs, who owes what: plans, rates, pricing, the usage log, subscriptions."""

@@ -1,0 +1,122 @@
+"""Plans and dated rates. Changing a shared row bumps every organization that uses it (`billing.catalog`)."""
+
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Q
+
+from billing.credits import MicroCreditsField
+
+BASELINE_CREDITS = 1_000_000
+"""The install's baseline: a plan's quota is its multiplier times this, unless `base_quota` overrides it."""
+
+
+class Plan(models.Model):
+    """What a subscription grants in each period. `multiplier_thousandths` is never applied to usage or price."""
+
+    class ResetPeriod(models.TextChoices):
+        WEEKLY = "weekly", "Weekly"
+        MONTHLY = "monthly", "Monthly"
+
+    class QuotaStrategy(models.TextChoices):
+        FIXED_WINDOW = "fixed_window", "Fixed window"
+        SLIDING_WINDOW = "sliding_window", "Sliding window"
+        SLIDING_LOG = "sliding_log", "Sliding log"
+
+    class ChargingMode(models.TextChoices):
+        RESERVE = "reserve", "Reserve, then settle"
+        POSTPAID = "postpaid", "Check, then deduct"
+
+    class OveragePolicy(models.TextChoices):
+        BLOCK = "block", "Block"
+        PURCHASED = "purchased", "Purchased credits"
+        INVOICE = "invoice", "Invoice up to a cap"
+
+    slug = models.SlugField(max_length=40, unique=True)
+    name = models.CharField(max_length=80)
+    note = models.CharField(max_length=200, blank=True)
+    reset_period = models.CharField(max_length=10, choices=ResetPeriod.choices)
+    multiplier_thousandths = models.PositiveIntegerField(null=True, blank=True)
+    base_quota = MicroCreditsField(null=True, blank=True)
+    quota_strategy = models.CharField(max_length=16, choices=QuotaStrategy.choices, default=QuotaStrategy.FIXED_WINDOW)
+    charging_mode = models.CharField(max_length=10, choices=ChargingMode.choices, default=ChargingMode.RESERVE)
+    overage_policy = models.CharField(max_length=10, choices=OveragePolicy.choices, default=OveragePolicy.BLOCK)
+    fast_allowed = models.BooleanField(default=True)
+    models_allowed = ArrayField(models.CharField(max_length=120), null=True, blank=True)
+    price = models.DecimalField(max_digits=12, decimal_places=2, null=True, blank=True)
+    currency = models.CharField(max_length=3, default="USD")
+
+    class Meta:
+        ordering = ["slug"]
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=Q(base_quota__isnull=True) | Q(base_quota__gte=0), name="plan_base_quota_not_negative"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def quota(self) -> int | None:
+        """Micro-credits of one period; None means unset, so not activatable (never unlimited)."""
+        if self.base_quota is not None:
+            return self.base_quota
+        if self.multiplier_thousandths is None:
+            return None
+        return self.multiplier_thousandths * BASELINE_CREDITS * 1_000_000 // 1000
+
+
+class RateCard(models.Model):
+    """One imported file of rates, with where its figures came from."""
+
+    name = models.CharField(max_length=80)
+    sha256 = models.CharField(max_length=64, unique=True)
+    sources = models.JSONField(default=dict)
+    imported_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Rate(models.Model):
+    """What a model costs in [valid_from, valid_to): micro-credits per million tokens. All null: unpriced, never free.
+
+    A change adds a row; a usage record names the row it was priced with.
+    """
+
+    card = models.ForeignKey(RateCard, on_delete=models.PROTECT, related_name="rates")
+    model = models.CharField(max_length=120)
+    valid_from = models.DateTimeField()
+    valid_to = models.DateTimeField(null=True, blank=True)
+    input = MicroCreditsField(null=True, blank=True)
+    cached_input = MicroCreditsField(null=True, blank=True)
+    cache_write = MicroCreditsField(null=True, blank=True)
+    output = MicroCreditsField(null=True, blank=True)
+    fast_thousandths = models.PositiveIntegerField(default=1000)
+    long_context_threshold = models.PositiveIntegerField(null=True, blank=True)
+    long_context_input_thousandths = models.PositiveIntegerField(default=1000)
+    long_context_output_thousandths = models.PositiveIntegerField(default=1000)
+    source = models.JSONField(default=dict)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["model", "valid_from"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["model", "valid_from"], name="rate_once_per_model_and_start"),
+            models.CheckConstraint(
+                condition=Q(valid_to__isnull=True) | Q(valid_to__gt=F("valid_from")), name="rate_interval_not_empty"
+            ),
+            models.CheckConstraint(
+                condition=Q(input__isnull=True, cached_input__isnull=True, output__isnull=True)
+                | Q(input__gte=0, cached_input__gte=0, output__gte=0),
+                name="rate_priced_in_full_or_not_at_all",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model} from {self.valid_from:%Y-%m-%d}"

@@ -1,0 +1,77 @@
+"""Subscriptions of an organization or of one member (a seat), and their periods."""
+
+import uuid
+from typing import ClassVar, Self
+
+from django.db import models
+from django.db.models import F, Q
+
+from accounts.models import Member, Organization
+from billing.credits import MicroCreditsField
+from billing.models.catalog import Plan
+
+
+class SubscriptionQuerySet(models.QuerySet["Subscription"]):
+    def for_organization(self, organization: Organization) -> Self:
+        return self.filter(organization=organization)
+
+    def active(self) -> Self:
+        return self.filter(ended_at=None)
+
+
+class Subscription(models.Model):
+    """What an organization, or one member's seat, draws on. `quota` is the plan's at the start, in micro-credits."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="subscriptions")
+    member = models.ForeignKey(Member, null=True, blank=True, on_delete=models.PROTECT, related_name="seats")
+    plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="subscriptions")
+    anchor = models.DateField(help_text="Periods begin on this day of the week or month, in the organization's zone.")
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    objects = SubscriptionQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["id"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["organization", "member"],
+                condition=Q(ended_at=None),
+                nulls_distinct=False,
+                name="subscription_one_active_per_subject",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.plan} of {self.member or self.organization}"
+
+
+class SubscriptionPeriod(models.Model):
+    """One period [starts_at, ends_at): what it grants and what was drawn, kept by the drain as a read model."""
+
+    subscription = models.ForeignKey(Subscription, on_delete=models.PROTECT, related_name="periods")
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    quota = MicroCreditsField()
+    used_from_quota = MicroCreditsField(default=0)
+    used_from_purchased = MicroCreditsField(default=0)
+    overage = MicroCreditsField(default=0)
+    overdraft = MicroCreditsField(default=0)
+    tokens = models.BigIntegerField(default=0)
+    requests = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ["-starts_at"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["subscription", "starts_at"], name="period_once_per_start"),
+            models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="period_not_empty"),
+            models.CheckConstraint(condition=Q(quota__gte=0), name="period_quota_not_negative"),
+            models.CheckConstraint(
+                condition=Q(used_from_quota__gte=0, used_from_purchased__gte=0, overage__gte=0, overdraft__gte=0),
+                name="period_sums_not_negative",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.subscription} from {self.starts_at:%Y-%m-%d}"

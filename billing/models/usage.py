@@ -1,0 +1,89 @@
+"""The usage log: append-only, partitioned by month on `admitted_at` (made by a migration, which also forbids changes)."""
+
+from typing import ClassVar, Self
+
+from django.contrib.postgres.indexes import BrinIndex
+from django.db import models
+
+from accounts.models import ApiKey, Member, Organization, Team
+from billing.credits import MicroCreditsField
+
+
+class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
+    def for_organization(self, organization: Organization) -> Self:
+        return self.filter(organization=organization)
+
+
+class UsageRecord(models.Model):
+    """One end of a hold (part 0), or the amendment of an orphan (part 1, differences).
+
+    `input_tokens` excludes cached and cache-write tokens; `output_tokens` includes reasoning. The four funding columns sum to
+    `credits`. `account_id` is no foreign key: billing does not know routing.
+    """
+
+    class Status(models.TextChoices):
+        OK = "ok", "OK"
+        INCOMPLETE = "incomplete", "Incomplete"
+        FAILED = "failed", "Failed"
+        CLIENT_CLOSED = "client_closed", "Client left"
+        UPSTREAM_CUT = "upstream_cut", "Upstream cut"
+        ORPHANED = "orphaned", "Orphaned"
+
+    id = models.BigAutoField(primary_key=True)
+    request_id = models.CharField(max_length=40)
+    part = models.SmallIntegerField()
+    admitted_at = models.DateTimeField()
+    ended_at = models.DateTimeField()
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey(Team, null=True, on_delete=models.PROTECT, related_name="+")
+    member = models.ForeignKey(Member, on_delete=models.PROTECT, related_name="+")
+    key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+")
+    session = models.CharField(max_length=64, blank=True)
+    account_id = models.BigIntegerField(null=True)
+    response_id = models.CharField(max_length=128, blank=True)
+    model_asked = models.CharField(max_length=120)
+    model_served = models.CharField(max_length=120)
+    tier_asked = models.CharField(max_length=20, blank=True)
+    tier_billed = models.CharField(max_length=20, blank=True)
+    input_tokens = models.BigIntegerField(default=0)
+    cached_input_tokens = models.BigIntegerField(default=0)
+    cache_write_tokens = models.BigIntegerField(default=0)
+    output_tokens = models.BigIntegerField(default=0)
+    reasoning_tokens = models.BigIntegerField(default=0)
+    counted_tokens = models.BigIntegerField(default=0)
+    counted_requests = models.SmallIntegerField(default=1)
+    credits = MicroCreditsField()
+    from_quota = MicroCreditsField(default=0)
+    from_purchased = MicroCreditsField(default=0)
+    from_overage = MicroCreditsField(default=0)
+    overdraft = MicroCreditsField(default=0)
+    source = models.CharField(max_length=24)
+    period_starts_at = models.DateTimeField()
+    rate_id = models.BigIntegerField(null=True)
+    status = models.CharField(max_length=16, choices=Status.choices)
+    is_estimated = models.BooleanField(default=False)
+    is_implausible = models.BooleanField(default=False)
+    is_clamped = models.BooleanField(default=False)
+    latency_ms = models.IntegerField(null=True)
+    first_token_ms = models.IntegerField(null=True)
+    trace = models.JSONField(default=list)
+    lines = models.JSONField(default=list)
+    raw_usage = models.JSONField(null=True)
+    stream_id = models.CharField(max_length=40)
+
+    objects = UsageRecordQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-admitted_at", "-id"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["request_id", "part", "admitted_at"], name="usage_once_per_part"),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["organization", "-admitted_at"], name="usage_by_organization"),
+            models.Index(fields=["member", "-admitted_at"], name="usage_by_member"),
+            models.Index(fields=["organization", "response_id"], name="usage_by_response"),
+            BrinIndex(fields=["admitted_at"], name="usage_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.request_id}/{self.part}"

@@ -1,0 +1,22 @@
+"""The Celery app and the beat schedule. Nothing on the money path waits for it."""
+
+import os
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.prod")
+
+app = Celery("weir")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+app.conf.task_routes = {
+    "routing.tasks.*": {"queue": "tokens"},
+    "billing.tasks.*": {"queue": "periods"},
+    "quotas.tasks.*": {"queue": "default"},
+}
+app.conf.beat_schedule = {
+    "refresh-due-tokens": {"task": "routing.tasks.refresh_due_tokens", "schedule": 60.0},
+    "open-next-periods": {"task": "billing.tasks.open_next_periods", "schedule": 300.0},
+    "make-usage-partitions": {"task": "billing.tasks.make_usage_partitions", "schedule": 21600.0},
+}

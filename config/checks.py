@@ -1,0 +1,47 @@
+"""System checks that name a wrong setting at start. Values are never printed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cryptography.fernet import Fernet
+from django.conf import settings
+from django.core.checks import Error, register
+
+
+@register
+def check_settings(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[Error]:
+    """Settings that parse one by one but do not fit together or cannot work."""
+    problems: list[Error] = []
+    for identifier, key in settings.ENCRYPTION_KEYS.items():
+        try:
+            Fernet(key)
+        except ValueError:
+            problems.append(
+                Error(
+                    f"ENCRYPTION_KEYS: the key with id {identifier!r} is not a Fernet key.",
+                    hint="A Fernet key is 32 random bytes in url-safe base64.",
+                    id="weir.E001",
+                )
+            )
+    for identifier, pepper in settings.KEY_PEPPERS.items():
+        if len(pepper) < 32:
+            problems.append(
+                Error(
+                    f"KEY_PEPPERS: the pepper with id {identifier!r} has fewer than 32 characters.",
+                    hint="Use 32 random bytes in hex or base64.",
+                    id="weir.E002",
+                )
+            )
+        if pepper == settings.SECRET_KEY:
+            problems.append(Error("KEY_PEPPERS must not hold SECRET_KEY.", id="weir.E003"))
+    if len(settings.SECRET_KEY) < 32:
+        problems.append(Error("SECRET_KEY has fewer than 32 characters.", id="weir.E004"))
+    if settings.HOLD_RENEW_SECONDS * 2 > settings.HOLD_DEADLINE_SECONDS:
+        problems.append(
+            Error(
+                "HOLD_RENEW_SECONDS must be at most half of HOLD_DEADLINE_SECONDS.",
+                hint="One late renewal must not orphan a running stream.",
+                id="weir.E005",
+            )
+        )
+    return problems

@@ -1,0 +1,61 @@
+"""JSON log lines on standard error, with request_id and organization_id from a context variable."""
+
+import json
+import logging
+import logging.config
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+_context: ContextVar[Mapping[str, Any]] = ContextVar("weir_log_context", default={})  # noqa: B039 (never mutated)
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+@contextmanager
+def context(**values: Any) -> Iterator[None]:
+    """Adds `values` to every line logged inside, in this task or thread."""
+    token = _context.set({**_context.get(), **values})
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, context, extra; exceptions as text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_context.get(),
+        }
+        line.update((name, value) for name, value in vars(record).items() if name not in _STANDARD)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def configure(options: Mapping[str, Any]) -> None:
+    """LOGGING_CONFIG of the settings."""
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"json": {"()": JsonFormatter}},
+            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
+            "root": {"level": options.get("level", "INFO"), "handlers": ["stderr"]},
+            "loggers": {
+                # Their INFO lines hold URLs of token endpoints and query strings.
+                "httpx": {"level": "WARNING"},
+                "httpcore": {"level": "WARNING"},
+                "uvicorn.error": {"level": "INFO"},
+                "celery": {"level": "INFO"},
+            },
+        }
+    )

@@ -1,0 +1,1 @@
+"""Settings: `base` is true everywhere; `dev`, `prod` and `test` hold only the differences; `env` reads the environment."""

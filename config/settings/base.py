@@ -1,0 +1,216 @@
+"""What is true in every environment."""
+
+from pathlib import Path
+from typing import Any
+
+import environ as django_environ
+from csp.constants import NONE, SELF
+
+from config.settings import env as environment
+
+BASE_DIR = Path(__file__).resolve().parent.parent.parent
+ENV = environment.read()
+
+WEIR_VAR: Path = ENV.WEIR_VAR or BASE_DIR / "var"
+SECRET_KEY: str = ENV.SECRET_KEY
+DEBUG = False
+PUBLIC_URL: str = ENV.PUBLIC_URL
+ALLOWED_HOSTS: list[str] = ENV.ALLOWED_HOSTS
+CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
+
+# Ours, read by the apps under the same name as in the environment.
+REDIS_URL: str = ENV.REDIS_URL
+ENCRYPTION_KEYS: dict[str, str] = ENV.ENCRYPTION_KEYS
+KEY_PEPPERS: dict[str, str] = ENV.KEY_PEPPERS
+TRUSTED_PROXIES: list[str] = ENV.TRUSTED_PROXIES
+UPSTREAM_CHATGPT_URL: str = ENV.UPSTREAM_CHATGPT_URL
+UPSTREAM_OPENAI_URL: str = ENV.UPSTREAM_OPENAI_URL
+UPSTREAM_ANTHROPIC_URL: str = ENV.UPSTREAM_ANTHROPIC_URL
+UPSTREAM_AUTH_URL: str = ENV.UPSTREAM_AUTH_URL
+OAUTH_CLIENT_ID: str = ENV.OAUTH_CLIENT_ID
+UPSTREAM_ALLOWED_NETWORKS: list[str] = ENV.UPSTREAM_ALLOWED_NETWORKS
+PROXY_MAX_BODY_BYTES: int = ENV.PROXY_MAX_BODY_BYTES
+UPSTREAM_CONNECT_TIMEOUT_SECONDS: float = ENV.UPSTREAM_CONNECT_TIMEOUT_SECONDS
+UPSTREAM_HEADER_TIMEOUT_SECONDS: float = ENV.UPSTREAM_HEADER_TIMEOUT_SECONDS
+UPSTREAM_IDLE_TIMEOUT_SECONDS: float = ENV.UPSTREAM_IDLE_TIMEOUT_SECONDS
+HEARTBEAT_SECONDS: float = ENV.HEARTBEAT_SECONDS
+DISCONNECT_GRACE_SECONDS: float = ENV.DISCONNECT_GRACE_SECONDS
+DRAIN_SECONDS: float = ENV.DRAIN_SECONDS
+HOLD_DEADLINE_SECONDS: float = ENV.HOLD_DEADLINE_SECONDS
+HOLD_RENEW_SECONDS: float = ENV.HOLD_RENEW_SECONDS
+KEY_ROTATION_GRACE_SECONDS: float = ENV.KEY_ROTATION_GRACE_SECONDS
+
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "allauth",
+    "allauth.account",
+    "csp",
+    "django_htmx",
+    "rest_framework",
+    "channels",
+    "config",
+    "accounts",
+    "billing",
+    "routing",
+    "quotas",
+    "proxy",
+]
+
+MIDDLEWARE = [
+    "config.middleware.RequestContextMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+ASGI_APPLICATION = "config.asgi.application"
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "accounts.context.shell",
+            ],
+        },
+    }
+]
+
+# The pool is psycopg's; CONN_MAX_AGE must stay 0 with it.
+_database: dict[str, Any] = dict(django_environ.Env.db_url_config(ENV.DATABASE_URL))
+_database["ENGINE"] = "django.db.backends.postgresql"
+_database.setdefault("OPTIONS", {})["pool"] = {"min_size": 0, "max_size": 10, "timeout": 10}
+_database["CONN_MAX_AGE"] = 0
+DATABASES: dict[str, dict[str, Any]] = {"default": _database}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "cache",
+    }
+}
+CHANNEL_REDIS_URL: str = ENV.CHANNEL_REDIS_URL or REDIS_URL
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [CHANNEL_REDIS_URL], "prefix": "channels"},
+    }
+}
+
+CELERY_BROKER_URL: str = ENV.CELERY_BROKER_URL or REDIS_URL
+CELERY_BROKER_TRANSPORT_OPTIONS = {"global_keyprefix": "celery:", "visibility_timeout": 3600}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_TASK_ACKS_LATE = True
+CELERY_TIMEZONE = "UTC"
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+
+AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/"
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_ADAPTER = "accounts.adapter.AccountAdapter"
+ACCOUNT_LOGOUT_REDIRECT_URL = "/accounts/login/"
+ACCOUNT_PREVENT_ENUMERATION = True
+
+SESSION_ENGINE = "django.contrib.sessions.backends.db"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = PUBLIC_URL.startswith("https://")
+CSRF_COOKIE_SECURE = SESSION_COOKIE_SECURE
+CSRF_COOKIE_HTTPONLY = False
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "object-src": [NONE],
+        "base-uri": [SELF],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+    }
+}
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = True
+
+STATIC_URL = "/static/"
+STATIC_ROOT = WEIR_VAR / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+
+if ENV.EMAIL_URL:
+    _mail = django_environ.Env.email_url_config(ENV.EMAIL_URL)
+    EMAIL_BACKEND = _mail["EMAIL_BACKEND"]
+    EMAIL_HOST = _mail.get("EMAIL_HOST") or "localhost"
+    EMAIL_PORT = _mail.get("EMAIL_PORT") or 25
+    EMAIL_HOST_USER = _mail.get("EMAIL_HOST_USER") or ""
+    EMAIL_HOST_PASSWORD = _mail.get("EMAIL_HOST_PASSWORD") or ""
+    EMAIL_USE_TLS = bool(_mail.get("EMAIL_USE_TLS"))
+    EMAIL_USE_SSL = bool(_mail.get("EMAIL_USE_SSL"))
+else:
+    EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+    EMAIL_FILE_PATH = WEIR_VAR / "mail"
+DEFAULT_FROM_EMAIL: str = ENV.DEFAULT_FROM_EMAIL
+
+# Uploads of proxied requests never pass Django; this is for its own forms and API (L5).
+DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
+
+REST_FRAMEWORK = {
+    "EXCEPTION_HANDLER": "config.rest.exception_handler",
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+}
+
+LOGGING_CONFIG = "config.logging.configure"
+LOGGING: dict[str, Any] = {"level": "INFO"}
+
+UNFOLD = {"SITE_TITLE": "Weir", "SITE_HEADER": "Weir operators", "SITE_URL": "/"}
+SILENCED_SYSTEM_CHECKS: list[str] = []

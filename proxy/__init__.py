@@ -1,0 +1,1 @@
+"""The wire: ASGI leaves, event streams, the upstream client. No models."""

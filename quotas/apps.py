@@ -1,0 +1,7 @@
+"""The quotas app."""
+
+from django.apps import AppConfig
+
+
+class QuotasConfig(AppConfig):
+    name = "quotas"

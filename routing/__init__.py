@@ -1,0 +1,1 @@
+"""Which pool account carries a request: pools, accounts, credentials, strategies."""
