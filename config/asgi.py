@@ -1,0 +1,81 @@
+"""The front door: proxied paths go to plain ASGI leaves, /ws/ to consumers, the rest to Django.
+
+Proxied paths are not Channels consumers: a consumer reads its next message, the client's disconnect included, only after its
+handler returns.
+"""
+
+import logging
+import os
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.prod")
+
+from django.core.asgi import get_asgi_application
+
+django_application = get_asgi_application()
+
+# Models are ready only now.
+from channels.auth import AuthMiddlewareStack  # noqa: E402
+from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
+from django.urls import re_path  # noqa: E402
+
+from proxy import catalog, exchange, lifespan, usage  # noqa: E402
+from proxy.dialects import responses  # noqa: E402
+from quotas import consumers  # noqa: E402
+
+logger = logging.getLogger(__name__)
+
+responses_app = exchange.app(responses)
+
+
+async def lifespan_app(scope: Any, receive: Any, send: Any) -> None:
+    """Opens and closes what a web process shares; a failure to open stops the process with its reason."""
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            try:
+                await lifespan.startup()
+            except Exception as error:
+                logger.exception("startup failed")
+                await send({"type": "lifespan.startup.failed", "message": type(error).__name__})
+                return
+            await send({"type": "lifespan.startup.complete"})
+        elif message["type"] == "lifespan.shutdown":
+            await lifespan.shutdown()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+
+
+async def decline_websocket(scope: Any, receive: Any, send: Any) -> None:
+    """426: Codex falls back to HTTP for the session, silently and at once (protocol note, section 7a)."""
+    await receive()
+    await send({"type": "websocket.http.response.start", "status": 426, "headers": [(b"content-type", b"application/json")]})
+    body = b'{"error":{"message":"Use HTTP.","type":"invalid_request_error","param":null,"code":"upgrade_required"}}'
+    await send({"type": "websocket.http.response.body", "body": body})
+
+
+RESPONSES = r"^(?:v1|backend-api/codex)/responses$"
+
+application = ProtocolTypeRouter(
+    {
+        "lifespan": lifespan_app,
+        "http": URLRouter(
+            [
+                re_path(RESPONSES, responses_app),
+                re_path(r"^v1/models$", catalog.openai_app),
+                re_path(r"^backend-api/codex/models$", catalog.codex_app),
+                re_path(r"^v1/usage$", usage.app),
+                re_path(r"^(?:v1|backend-api)(?:/|$)", catalog.not_found_app),
+                re_path(r"", django_application),
+            ]
+        ),
+        "websocket": URLRouter(
+            [
+                re_path(RESPONSES, decline_websocket),
+                re_path(r"^ws/", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(consumers.websocket_urlpatterns)))),
+                re_path(r"", decline_websocket),
+            ]
+        ),
+    }
+)
