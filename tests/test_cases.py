@@ -1,0 +1,55 @@
+"""tests/CASES.md maps the rows of the case catalogue to tests; here the map is held against what pytest collects."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+) \|$")
+
+REQUIRED = (
+    "A1 A3 A4 A6 A8 A10 A11 A15 A20 A23 A24 B1 B3 B4 C1 C5 C6 C7 C8 C9 C13 C17 C24 D1 D3 D4 D5 F1 F5 "
+    "N1 N2 N3 N4 N5 N7 N8 N20 N22 N23 N30 N31 N37 N56 N71"
+).split()
+
+
+def read_map() -> dict[str, list[str]]:
+    rows: dict[str, list[str]] = {}
+    for line in (ROOT / "tests" / "CASES.md").read_text().splitlines():
+        if found := ROW.match(line):
+            assert found[1] not in rows, f"{found[1]} stands twice"
+            rows[found[1]] = re.findall(r"`([^`]+)`", found[2])
+    return rows
+
+
+def test_every_row_of_the_map_names_tests_that_pytest_collects() -> None:
+    listing = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert listing.returncode == 0, listing.stdout[-2000:] + listing.stderr[-2000:]
+    collected = {line.split("[")[0] for line in listing.stdout.splitlines() if "::" in line}
+    rows = read_map()
+    assert rows, "the map is empty"
+    for row, tests in rows.items():
+        assert tests, f"{row} names no test"
+        for test in tests:
+            assert test in collected, f"{row} names {test}, which pytest does not collect"
+
+
+def test_every_row_that_is_due_is_in_the_map() -> None:
+    missing = [row for row in REQUIRED if row not in read_map()]
+    assert not missing
+
+
+def test_a_mapped_test_says_which_row_it_shows() -> None:
+    for row, tests in read_map().items():
+        for test in tests:
+            path, *names = test.split("::")
+            source = (ROOT / path).read_text()
+            body = source.split(f"def {names[-1]}(", 1)[1].split("\ndef ", 1)[0].split("\nasync def ", 1)[0]
+            assert re.search(rf"\b{row}\b", body), f"{test} does not mention {row}"
