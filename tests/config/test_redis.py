@@ -23,11 +23,22 @@ async def redis() -> AsyncIterator[Redis]:
 
 @contextlib.asynccontextmanager
 async def serving(handler: Handler, port: int = 0) -> AsyncIterator[int]:
-    server = await asyncio.start_server(handler, "127.0.0.1", port)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        with contextlib.suppress(OSError):
+            await handler(reader, writer)
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.02)
 
 
 class Relay:
@@ -93,7 +104,12 @@ async def test_replies_keep_their_types(redis: Redis) -> None:
 async def test_calls_of_one_tick_share_a_round_trip(redis: Redis) -> None:
     await redis.call("PING")
     before = redis.round_trips
-    replies = await asyncio.gather(*(redis.call("ECHO", str(i)) for i in range(200)), redis.batch([("PING",), ("ECHO", "x")]))
+
+    async def rival(i: int) -> bytes:
+        answer: bytes = await redis.call("ECHO", str(i))
+        return answer
+
+    replies = await asyncio.gather(*(rival(i) for i in range(200)), redis.batch([("PING",), ("ECHO", "x")]))
     assert replies[:200] == [str(i).encode() for i in range(200)]
     assert replies[200] == [b"PONG", b"x"]
     assert redis.round_trips == before + 1
@@ -216,7 +232,6 @@ async def test_a_server_that_cannot_serve_is_unavailable(answer: bytes) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
             writer.write(answer * data.count(b"PING"))
-        writer.close()
 
     async with serving(handler) as port:
         loading = Redis(f"redis://127.0.0.1:{port}", connect_timeout=0.3)
@@ -230,7 +245,6 @@ async def test_garbage_is_not_an_answer() -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
 
     async with serving(handler) as port:
         wrong = Redis(f"redis://127.0.0.1:{port}", connect_timeout=0.3)
@@ -246,7 +260,6 @@ async def test_the_login_is_sent_before_anything_else(tmp_path: object) -> None:
         while data := await reader.read(65536):
             seen.extend(data)
             writer.write(b"+OK\r\n" * data.count(b"*"))
-        writer.close()
 
     async with serving(handler) as port:
         named = Redis(f"redis://weir:p%40ss@127.0.0.1:{port}/0", connect_timeout=0.3)
