@@ -219,7 +219,7 @@ class SnapshotCache:
 
     async def listen(self) -> None:
         """Hears changes for ever: clears the negative cache and reloads held organizations ahead of their next request."""
-        async for message in weir_redis.subscribe(CHANGED_CHANNEL):
+        async for message in weir_redis.subscribe(CHANGED_CHANNEL, on_gap=self.forget_unknown_keys):
             self.forget_unknown_keys()
             organization, _, version = message.decode().partition(":")
             held = self._snapshots.get(int(organization))

@@ -37,7 +37,10 @@ class PoolAccountQuerySet(models.QuerySet["PoolAccount"]):
 
 
 class PoolAccount(models.Model):
-    """One upstream account. Secrets are encrypted and bound to this row (`routing.credentials`); they leave only towards the upstream."""
+    """One upstream account.
+
+    Secrets are encrypted and bound to this row (`routing.credentials`); they leave only towards the upstream.
+    """
 
     class Kind(models.TextChoices):
         CHATGPT = "chatgpt", "ChatGPT sign-in"

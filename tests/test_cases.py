@@ -8,10 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+) \|$")
 
-REQUIRED = (
-    "A1 A3 A4 A6 A8 A10 A11 A15 A20 A23 A24 B1 B3 B4 C1 C5 C6 C7 C8 C9 C13 C17 C24 D1 D3 D4 D5 F1 F5 "
-    "N1 N2 N3 N4 N5 N7 N8 N20 N22 N23 N30 N31 N37 N56 N71"
-).split()
+METERING = "A1 A3 A4 A6 A8 A10 A11 A15 A20 A23 A24 B1 B3 B4 C1 C5 C6 C7 C8 C9 C13 C17 C24 D1 D3 D4 D5 F1 F5"
+GATEWAY = "N1 N2 N3 N4 N5 N7 N8 N20 N22 N23 N30 N31 N37 N56 N71"
+REQUIRED = f"{METERING} {GATEWAY}".split()
 
 
 def read_map() -> dict[str, list[str]]:

@@ -15,7 +15,9 @@ GOOD = {
 
 
 def test_good_values_are_typed() -> None:
-    values = env.read({**GOOD, "HOLD_DEADLINE_SECONDS": "3", "ALLOWED_HOSTS": "a.example, b.example", "TRUSTED_PROXIES": "10.0.0.0/8"})
+    values = env.read(
+        {**GOOD, "HOLD_DEADLINE_SECONDS": "3", "ALLOWED_HOSTS": "a.example, b.example", "TRUSTED_PROXIES": "10.0.0.0/8"}
+    )
     assert values.HOLD_DEADLINE_SECONDS == 3.0
     assert values.ALLOWED_HOSTS == ["a.example", "b.example"]
     assert values.TRUSTED_PROXIES == ["10.0.0.0/8"]
