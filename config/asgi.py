@@ -19,9 +19,9 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.urls import re_path  # noqa: E402
+from proxy.dialects import responses  # noqa: E402
 
 from proxy import catalog, exchange, lifespan, usage  # noqa: E402
-from proxy.dialects import responses  # noqa: E402
 from quotas import consumers  # noqa: E402
 
 logger = logging.getLogger(__name__)
