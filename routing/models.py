@@ -35,6 +35,10 @@ class PoolAccountQuerySet(models.QuerySet["PoolAccount"]):
     def for_organization(self, organization: Organization) -> Self:
         return self.filter(pool__organization=organization)
 
+    def without_secrets(self) -> Self:
+        """Leaves the ciphertexts in the database."""
+        return self.defer("access_token", "refresh_token")
+
 
 class PoolAccount(models.Model):
     """One upstream account.
@@ -67,12 +71,16 @@ class PoolAccount(models.Model):
     models_served = ArrayField(models.CharField(max_length=120), null=True, blank=True)
     status = models.CharField(max_length=16, choices=Status.choices, default=Status.ACTIVE)
     status_reason = models.CharField(max_length=200, blank=True)
-    # Ciphertexts of MultiFernet with the key's id in front: `id:token`.
+    # Ciphertexts with the key's id in front: `id:token` (`routing.sealing`).
     access_token = models.TextField(blank=True, editable=False)
     refresh_token = models.TextField(blank=True, editable=False)
     credential_version = models.BigIntegerField(default=1, editable=False)
     access_expires_at = models.DateTimeField(null=True, blank=True)
     refreshed_at = models.DateTimeField(null=True, blank=True)
+    # One process at a time spends the refresh token: who holds the claim, and until when it counts (or, with no holder,
+    # until when nobody should try again).
+    refresh_claim = models.UUIDField(null=True, blank=True, editable=False)
+    refresh_claimed_until = models.DateTimeField(null=True, blank=True, editable=False)
     accepted_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     accepted_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -1,0 +1,156 @@
+"""The live state of a pool: one Redis hash with the fields of every account, and the keys beside it.
+
+Fields of the hash `routing:{tag}:p<pool>:live`, `<id>` being the account's number:
+
+    <id>:c       cooling down until, server milliseconds
+    <id>:x       `until:observed`: exhausted until, unix seconds; observed in server milliseconds
+    <id>:w<min>  `used:resets:observed`: a window of that many minutes: percent used, unix seconds (0: unknown), milliseconds
+    <id>:v       version of the account's credential
+    <id>:l       selected last, server milliseconds
+
+Beside it `…:slots:<id>` (sorted set, request id by the end of its lease), `…:s:<session>` (the session's account), and
+per organization `routing:{sNN}:<organization>:owner:<response>`. Tokens are never here.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from config import redis as weir_redis
+from routing.snapshots import PoolSnapshot
+
+LUA = Path(__file__).parent / "lua"
+
+UNKNOWN_RESET_BLOCKS_MS = 60_000
+"""How long a window seen at 100 % blocks when it did not say when it resets."""
+
+
+def script(name: str) -> weir_redis.Script:
+    return weir_redis.Script(f"routing/{name}", (LUA / f"{name}.lua").read_text(encoding="utf-8"))
+
+
+def tag(pool: PoolSnapshot) -> str:
+    return pool_tag(pool.pool_id, pool.organization_id)
+
+
+def pool_tag(pool_id: int, organization_id: int | None) -> str:
+    """An organization's pool shares the slot of the organization's counters; a shared pool has its own."""
+    return weir_redis.shard(organization_id) if organization_id is not None else f"{{p{pool_id}}}"
+
+
+def live_key(pool: PoolSnapshot) -> str:
+    return f"routing:{tag(pool)}:p{pool.pool_id}:live"
+
+
+def slots_key(pool: PoolSnapshot, account_id: int) -> str:
+    return f"routing:{tag(pool)}:p{pool.pool_id}:slots:{account_id}"
+
+
+def session_key(pool: PoolSnapshot, session: str) -> str:
+    return f"routing:{tag(pool)}:p{pool.pool_id}:s:{session}"
+
+
+def owner_key(organization_id: int, response_id: str) -> str:
+    """Owners are known per organization, whichever key or member continues. The id is hashed: a client chose its length."""
+    digest = hashlib.blake2b(response_id.encode(), digest_size=16).hexdigest()
+    return f"routing:{weir_redis.shard(organization_id)}:{organization_id}:owner:{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An upstream window as last observed. `resets_at` unix seconds, 0 when unknown."""
+
+    minutes: int
+    used_percent: float
+    resets_at: int
+    observed_ms: int
+
+    def used_at(self, now_ms: int) -> float:
+        """The fraction used, 0..1 and above; 0 once its reset has passed."""
+        if self.resets_at and self.resets_at * 1000 <= now_ms:
+            return 0.0
+        return self.used_percent / 100.0
+
+    def blocks_until_ms(self, now_ms: int) -> int:
+        """When it lets requests through again if it is full now, else 0."""
+        if self.used_at(now_ms) < 1.0:
+            return 0
+        until = self.resets_at * 1000 if self.resets_at else self.observed_ms + UNKNOWN_RESET_BLOCKS_MS
+        return until if until > now_ms else 0
+
+
+@dataclass(frozen=True, slots=True)
+class AccountState:
+    """One account's live fields; all zero when nothing is known."""
+
+    cooling_until_ms: int = 0
+    exhausted_until: int = 0
+    credential_version: int = 0
+    last_ms: int = 0
+    windows: Mapping[int, Window] = field(default_factory=lambda: MappingProxyType({}))
+
+    def exhausted_until_ms(self, now_ms: int) -> int:
+        """The moment at which every full window has been reset and the last 429's time has passed; 0: it is not exhausted."""
+        until = self.exhausted_until * 1000 if self.exhausted_until * 1000 > now_ms else 0
+        return max(until, *(window.blocks_until_ms(now_ms) for window in self.windows.values()), 0)
+
+
+UNKNOWN = AccountState()
+
+
+def read(flat: Sequence[bytes]) -> dict[int, AccountState]:
+    """HGETALL's reply as states by account id. Fields that this version does not know are ignored."""
+    found: dict[int, dict[str, bytes]] = {}
+    pairs = iter(flat)
+    for name in pairs:
+        value = next(pairs)
+        account, _, kind = name.decode().partition(":")
+        found.setdefault(int(account), {})[kind] = value
+    return {account_id: _state(fields) for account_id, fields in found.items()}
+
+
+def _state(fields: Mapping[str, bytes]) -> AccountState:
+    windows = {}
+    for kind, value in fields.items():
+        if kind[0] == "w":
+            used, resets, observed = value.split(b":")
+            minutes = int(kind[1:])
+            windows[minutes] = Window(minutes, float(used), int(resets), int(observed))
+    return AccountState(
+        cooling_until_ms=int(fields.get("c", 0)),
+        exhausted_until=int(fields["x"].split(b":")[0]) if "x" in fields else 0,
+        credential_version=int(fields.get("v", 0)),
+        last_ms=int(fields.get("l", 0)),
+        windows=windows,
+    )
+
+
+def publish_version(pool_id: int, organization_id: int | None, account_id: int, version: int) -> None:
+    """Tells every process that the account's credential moved. Sync. Raises RedisUnavailable."""
+    key = f"routing:{pool_tag(pool_id, organization_id)}:p{pool_id}:live"
+    with weir_redis.translated():
+        weir_redis.sync_client().hset(key, f"{account_id}:v", str(version))
+
+
+def forget_troubles(pool_id: int, organization_id: int | None, account_ids: Iterable[int]) -> int:
+    """Ends cooldowns, exhaustion and what is known of windows, so that accounts are tried again.
+
+    Returns how many accounts had any of it. Sync. Raises RedisUnavailable.
+    """
+    key = f"routing:{pool_tag(pool_id, organization_id)}:p{pool_id}:live"
+    client = weir_redis.sync_client()
+    wanted = set(account_ids)
+    cleared: set[int] = set()
+    names: list[str] = []
+    with weir_redis.translated():
+        for found in client.hkeys(key):
+            name = found.decode() if isinstance(found, bytes) else found
+            account, _, kind = name.partition(":")
+            if int(account) in wanted and kind[0] in "cxw":
+                names.append(name)
+                cleared.add(int(account))
+        if names:
+            client.hdel(key, *names)
+    return len(cleared)
