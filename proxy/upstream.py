@@ -1,0 +1,243 @@
+"""The relay's upstream client: open a response, stream its body, name what went wrong.
+
+HTTP/1.1 only, no redirects, no cookies, no decompression (we ask for none), no HTTP proxies. One `Client` per event loop;
+connections are kept per (scheme, host, port) and used again when the response before ended cleanly. A request is sent
+again only if it met a kept connection that the peer had already closed: used before, and not one byte came back.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from proxy.connection import Connection, Exchange
+from proxy.errors import ConnectFailed, Cut
+
+MAX_IDLE_PER_ORIGIN = 256
+IDLE_SECONDS = 30.0
+# A peer that closed a kept connection answers our write with a reset within a round trip; one that took longer may have
+# begun to work on the request.
+STALE_SECONDS = 1.0
+
+
+class Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def authority(self) -> bytes:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        standard = {"http": 80, "https": 443}[self.scheme]
+        return (host if self.port == standard else f"{host}:{self.port}").encode()
+
+
+@lru_cache(maxsize=1024)
+def split(url: str) -> tuple[Origin, bytes]:
+    """Origin and request target of an absolute http(s) URL. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("an upstream URL must be absolute, with http or https")
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    encoded = target.encode("ascii")
+    if any(byte <= 0x20 or byte == 0x7F for byte in encoded):
+        raise ValueError("an upstream URL must not hold blanks or control characters")
+    return Origin(parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]), encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`headers` are lower-case names and values as bytes, without host and content-length, which the client adds."""
+
+    method: str
+    url: str
+    headers: Sequence[tuple[bytes, bytes]] = field(repr=False)
+    body: bytes = field(default=b"", repr=False)
+
+    def encode(self) -> bytes:
+        """The whole request as it goes out. Raises ValueError for a header that would break the framing."""
+        origin, target = split(self.url)
+        parts = [self.method.encode("ascii"), b" ", target, b" HTTP/1.1\r\nhost: ", origin.authority, b"\r\n"]
+        for name, value in self.headers:
+            if b"\n" in value or b"\r" in value or b"\0" in value or b"\n" in name or b"\r" in name or b":" in name:
+                raise ValueError("a header holds a line break")
+            parts += (name, b": ", value, b"\r\n")
+        parts += (b"content-length: ", str(len(self.body)).encode(), b"\r\n\r\n", self.body)
+        return b"".join(parts)
+
+
+class Response:
+    """A response whose head has come. Iterate it once for the body, as bytes, in the order and split of arrival."""
+
+    __slots__ = ("_exchange", "headers", "raw_headers", "status")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.status = exchange.status
+        self.raw_headers = exchange.raw_headers
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.raw_headers}
+
+    def __aiter__(self) -> "Response":
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await self._exchange.next_chunk()
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk
+
+    async def read(self, limit: int) -> bytes:
+        """The rest of the body, at most `limit` bytes of it. Raises UpstreamError."""
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in self:
+            parts.append(chunk)
+            size += len(chunk)
+            if size >= limit:
+                break
+        return b"".join(parts)[:limit]
+
+
+class Client:
+    """Connections of one event loop. Times in seconds."""
+
+    def __init__(
+        self,
+        *,
+        connect_seconds: float,
+        header_seconds: float,
+        idle_seconds: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.connects = 0
+        self._connect_seconds = connect_seconds
+        self._header_seconds = header_seconds
+        self._idle_seconds = idle_seconds
+        self._tls = tls
+        self._idle: dict[Origin, deque[Connection]] = {}
+        self._origins: dict[Connection, Origin] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @asynccontextmanager
+    async def open(self, request: Request) -> AsyncIterator[Response]:
+        """Sends the request and waits for the response's head. Raises UpstreamError, also while the body is read.
+
+        Leaving the block before the body's end closes the connection, which tells the upstream to stop.
+        """
+        exchange = await self._send(request)
+        try:
+            yield Response(exchange)
+        finally:
+            exchange.close()
+
+    @property
+    def idle_connections(self) -> int:
+        return sum(len(kept) for kept in self._idle.values())
+
+    @property
+    def connections(self) -> int:
+        return len(self._origins)
+
+    async def close(self) -> None:
+        """Drops every connection, also those in use."""
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in list(self._origins):
+            connection.abort()
+        self._idle.clear()
+        # Transports close their sockets in the next tick.
+        await asyncio.sleep(0)
+
+    async def _send(self, request: Request) -> Exchange:
+        origin, _ = split(request.url)
+        data = request.encode()
+        loop = asyncio.get_running_loop()
+        while (kept := self._take(origin)) is not None:
+            began = loop.time()
+            try:
+                return await self._exchange(kept, data)
+            except Cut as cut:
+                if not cut.written:
+                    continue
+                if not cut.is_silent or loop.time() - began >= STALE_SECONDS:
+                    raise
+                # Others of its age may be stale as well: the second try is on a fresh one, and is the last.
+                break
+        return await self._exchange(await self._connect(origin), data)
+
+    async def _exchange(self, connection: Connection, data: bytes) -> Exchange:
+        exchange = connection.send(data, header_seconds=self._header_seconds, idle_seconds=self._idle_seconds)
+        try:
+            await exchange.head()
+        except BaseException:
+            exchange.close()
+            raise
+        return exchange
+
+    def _take(self, origin: Origin) -> Connection | None:
+        """The connection used last: the older ones may end by disuse."""
+        kept = self._idle.get(origin)
+        while kept:
+            connection = kept.pop()
+            if connection.is_usable:
+                return connection
+        return None
+
+    async def _connect(self, origin: Origin) -> Connection:
+        loop = asyncio.get_running_loop()
+        tls: ssl.SSLContext | None = None
+        if origin.scheme == "https":
+            if self._tls is None:
+                self._tls = ssl.create_default_context()
+            tls = self._tls
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop, self._freed),
+                    origin.host,
+                    origin.port,
+                    ssl=tls,
+                    server_hostname=origin.host if tls is not None else None,
+                )
+        except (OSError, TimeoutError) as error:
+            # ssl.SSLError is an OSError.
+            raise ConnectFailed(type(error).__name__) from error
+        self.connects += 1
+        self._origins[connection] = origin
+        return connection
+
+    def _freed(self, connection: Connection) -> None:
+        """The connection finished a response, or is gone."""
+        origin = self._origins.get(connection)
+        if origin is None:
+            return
+        if not connection.is_usable:
+            del self._origins[connection]
+            kept = self._idle.get(origin)
+            if kept is not None and connection in kept:
+                kept.remove(connection)
+            return
+        kept = self._idle.setdefault(origin, deque())
+        if self._closed or len(kept) >= MAX_IDLE_PER_ORIGIN:
+            connection.abort()
+            return
+        kept.append(connection)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._drop_unused)
+
+    def _drop_unused(self) -> None:
+        self._sweep = None
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - IDLE_SECONDS
+        for kept in list(self._idle.values()):
+            while kept and kept[0].idle_since <= oldest:
+                kept.popleft().abort()
+        if self.idle_connections:
+            self._sweep = loop.call_later(IDLE_SECONDS / 2, self._drop_unused)
