@@ -1,0 +1,93 @@
+"""What accounts refuses.
+
+AccountsError
+├─ NameInvalid            a name that is empty, too long or not printable
+├─ NotFound               no such organization, person, team or key
+├─ OrganizationError
+│  └─ ZoneUnknown
+├─ MemberError
+│  ├─ EmailInvalid
+│  ├─ AlreadyMember
+│  ├─ MemberRemoved       the person has left; nothing may be done for them any more
+│  ├─ LastOwner           an organization keeps an owner
+│  ├─ TeamNotForRole      owners belong to the whole organization
+│  └─ PasswordRefused     facts: reasons (list of sentences)
+├─ ApiKeyError
+│  ├─ RoleHoldsNoKeys     finance sees money, and no keys
+│  └─ ExpiryPassed
+└─ InvitationInvalid      unknown, used or expired: one answer for the three
+"""
+
+from typing import ClassVar
+
+from config.errors import DomainError
+
+
+class AccountsError(DomainError):
+    code: ClassVar[str] = "accounts_error"
+
+
+class NameInvalid(AccountsError):
+    code: ClassVar[str] = "name_invalid"
+
+
+class NotFound(AccountsError):
+    code: ClassVar[str] = "not_found"
+    status: ClassVar[int] = 404
+
+
+class OrganizationError(AccountsError):
+    code: ClassVar[str] = "organization_invalid"
+
+
+class ZoneUnknown(OrganizationError):
+    code: ClassVar[str] = "timezone_unknown"
+
+
+class MemberError(AccountsError):
+    code: ClassVar[str] = "member_invalid"
+
+
+class EmailInvalid(MemberError):
+    code: ClassVar[str] = "email_invalid"
+
+
+class AlreadyMember(MemberError):
+    code: ClassVar[str] = "already_member"
+    status: ClassVar[int] = 409
+
+
+class MemberRemoved(MemberError):
+    code: ClassVar[str] = "member_removed"
+    status: ClassVar[int] = 409
+
+
+class LastOwner(MemberError):
+    code: ClassVar[str] = "last_owner"
+    status: ClassVar[int] = 409
+
+
+class TeamNotForRole(MemberError):
+    code: ClassVar[str] = "team_not_for_role"
+
+
+class PasswordRefused(MemberError):
+    code: ClassVar[str] = "password_refused"
+
+
+class ApiKeyError(AccountsError):
+    code: ClassVar[str] = "key_invalid"
+
+
+class RoleHoldsNoKeys(ApiKeyError):
+    code: ClassVar[str] = "role_holds_no_keys"
+    status: ClassVar[int] = 403
+
+
+class ExpiryPassed(ApiKeyError):
+    code: ClassVar[str] = "expiry_passed"
+
+
+class InvitationInvalid(AccountsError):
+    code: ClassVar[str] = "invitation_invalid"
+    status: ClassVar[int] = 410

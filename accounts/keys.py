@@ -1,0 +1,201 @@
+"""Gateway keys: their form, their digest, how they begin and end.
+
+A key is `wr_` + 10 base62 public id + `_` + 43 base62 secret (256 bits). It is looked up by its public id and kept as
+HMAC-SHA-256 over the whole text under a pepper that the database does not hold; the text itself exists once, in the answer
+that made it.
+"""
+
+import hmac
+import re
+import secrets
+import string
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from accounts import audit, names
+from accounts.errors import ExpiryPassed, MemberRemoved, NameInvalid, NotFound, RoleHoldsNoKeys
+from accounts.models import ApiKey, Member, Organization, User
+from accounts.snapshots import KeySnapshot
+from config import snapshot
+
+PREFIX = "wr_"
+PUBLIC_ID_LENGTH = 10
+SECRET_LENGTH = 43
+ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+
+_FORM = re.compile(rf"{PREFIX}([0-9A-Za-z]{{{PUBLIC_ID_LENGTH}}})_([0-9A-Za-z]{{{SECRET_LENGTH}}})")
+_PUBLIC_ID = re.compile(rf"(?:{PREFIX})?([0-9A-Za-z]{{{PUBLIC_ID_LENGTH}}})")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedKey:
+    """The two parts of a text that has the form of a key; whether there is such a key is another question."""
+
+    public_id: str
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A new key. `secret` is its whole text, to be shown this one time."""
+
+    key: ApiKey
+    secret: str = field(repr=False)
+
+
+def parse(text: str) -> ParsedKey | None:
+    """The parts of a key; None for a text of any other form."""
+    match = _FORM.fullmatch(text)
+    return ParsedKey(match[1], match[2]) if match else None
+
+
+def parse_public_id(text: str) -> str | None:
+    """The 10 characters of a public id, also when spelled `wr_XXXXXXXXXX`; None for anything else."""
+    match = _PUBLIC_ID.fullmatch(text)
+    return match[1] if match else None
+
+
+def verify(secret_key: str, snapshot: KeySnapshot) -> bool:
+    """Is this whole text the key of the snapshot? In constant time; False when the key's pepper is not configured any more."""
+    pepper = settings.KEY_PEPPERS.get(snapshot.pepper_id)
+    if pepper is None:
+        return False
+    return hmac.compare_digest(_digest(secret_key, pepper), snapshot.digest)
+
+
+def issue(
+    member: Member,
+    *,
+    name: str,
+    by: User | None,
+    now: datetime,
+    expires_at: datetime | None = None,
+    allowed_models: Iterable[str] | None = None,
+) -> IssuedKey:
+    """Makes a key of the member's; it works on the next request, on every process.
+
+    `allowed_models` None allows what the plan allows. Locks the organization. Raises NameInvalid, ExpiryPassed, MemberRemoved,
+    RoleHoldsNoKeys.
+    """
+    name = names.checked(name, what="A key's name", longest=80)
+    models = _models(allowed_models)
+    if expires_at is not None and expires_at <= now:
+        raise ExpiryPassed("The key would have expired already.", expires_at=expires_at.isoformat())
+    with transaction.atomic():
+        # The organization first, as everywhere: two who lock in one order cannot block each other.
+        organization = Organization.objects.select_for_update().get(pk=member.organization_id)
+        member = Member.objects.select_for_update(of=("self",)).get(pk=member.pk)
+        if member.removed_at is not None:
+            raise MemberRemoved("The member has been removed.")
+        if member.role == Member.Role.FINANCE:
+            raise RoleHoldsNoKeys("Members with the role finance hold no keys.")
+        pepper_id, pepper = next(iter(settings.KEY_PEPPERS.items()))
+        issued = _insert(member, pepper_id, pepper, name=name, expires_at=expires_at, allowed_models=models)
+        audit.record(
+            organization,
+            actor=by,
+            action="key.issued",
+            object_type="api_key",
+            object_id=str(issued.key.uuid),
+            data={
+                "public_id": issued.key.public_id,
+                "member": str(member.uuid),
+                "name": name,
+                "expires_at": expires_at.isoformat() if expires_at else None,
+                "allowed_models": models,
+            },
+        )
+        snapshot.bump(organization.pk)
+    return issued
+
+
+def revoke(key: ApiKey, *, by: User | None, now: datetime) -> ApiKey:
+    """Ends a key; it is refused on the next request, on every process. A second time changes nothing.
+
+    Returns the row with the first `revoked_at`. Locks the organization.
+    """
+    with transaction.atomic():
+        organization = Organization.objects.select_for_update().get(pk=key.organization_id)
+        key = ApiKey.objects.select_for_update().get(pk=key.pk)
+        if key.revoked_at is None:
+            _end(key, organization, by=by, now=now)
+            snapshot.bump(organization.pk)
+    return key
+
+
+def revoke_all(member: Member, *, by: User | None, now: datetime) -> int:
+    """Ends every key of the member; returns how many. Inside the caller's transaction, who holds the organization and bumps."""
+    rows = list(ApiKey.objects.select_for_update().filter(member=member, revoked_at=None).order_by("pk"))
+    for key in rows:
+        _end(key, member.organization, by=by, now=now)
+    return len(rows)
+
+
+def by_public_id(organization: Organization, text: str) -> ApiKey:
+    """The organization's key with this public id (`wr_` in front or not). Raises NotFound, the same for a foreign key."""
+    public_id = parse_public_id(text)
+    key = ApiKey.objects.for_organization(organization).filter(public_id=public_id).first() if public_id else None
+    if key is None:
+        raise NotFound("There is no such key in this organization.")
+    return key
+
+
+def _end(key: ApiKey, organization: Organization, *, by: User | None, now: datetime) -> None:
+    key.revoked_at = now
+    key.save(update_fields=["revoked_at"])
+    audit.record(
+        organization,
+        actor=by,
+        action="key.revoked",
+        object_type="api_key",
+        object_id=str(key.uuid),
+        data={"public_id": key.public_id},
+    )
+
+
+def _insert(
+    member: Member, pepper_id: str, pepper: str, *, name: str, expires_at: datetime | None, allowed_models: list[str] | None
+) -> IssuedKey:
+    """One row; a public id that is taken (once in 8e17 pairs) is drawn again."""
+    while True:
+        public_id = _random(PUBLIC_ID_LENGTH)
+        secret = f"{PREFIX}{public_id}_{_random(SECRET_LENGTH)}"
+        key = ApiKey(
+            organization_id=member.organization_id,
+            member=member,
+            name=name,
+            public_id=public_id,
+            digest=_digest(secret, pepper),
+            pepper_id=pepper_id,
+            expires_at=expires_at,
+            allowed_models=allowed_models,
+        )
+        try:
+            with transaction.atomic():
+                key.save(force_insert=True)
+        except IntegrityError:
+            if not ApiKey.objects.filter(public_id=public_id).exists():
+                raise
+            continue
+        return IssuedKey(key, secret)
+
+
+def _models(allowed: Iterable[str] | None) -> list[str] | None:
+    if allowed is None:
+        return None
+    models = sorted({names.checked(model, what="A model's name", longest=120) for model in allowed})
+    if not models:
+        raise NameInvalid("A key that may use no model at all is of no use; name one, or leave the list out.")
+    return models
+
+
+def _digest(text: str, pepper: str) -> bytes:
+    return hmac.digest(pepper.encode(), text.encode("utf-8", "surrogatepass"), "sha256")
+
+
+def _random(length: int) -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(length))
