@@ -1,0 +1,1 @@
+"""How processes are started: embedded servers, generated secrets, the supervisor, and how commands find a running stack."""

@@ -1,0 +1,42 @@
+"""`manage.py serve`: web processes. One per core; any number of machines."""
+
+import ipaddress
+from argparse import ArgumentParser
+from typing import Any
+
+import uvicorn
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+
+class Command(BaseCommand):
+    help = "Serve proxied requests and pages. DATABASE_URL and REDIS_URL must be set."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+        parser.add_argument("--port", type=int, default=8000, help="port (8000)")
+        parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that share the port (1)")
+
+    def handle(self, *args: Any, host: str, port: int, workers: int, **options: Any) -> None:
+        if not 1 <= port <= 65535:
+            raise CommandError(f"--port {port} is not from 1 to 65535.")
+        if not 1 <= workers <= 64:
+            raise CommandError(f"--workers {workers} is not from 1 to 64.")
+        trusted = [str(ipaddress.ip_network(network)) for network in settings.TRUSTED_PROXIES]
+        uvicorn.run(
+            "config.asgi:application",
+            host=host,
+            port=port,
+            workers=workers if workers > 1 else None,
+            loop="uvloop",
+            http="httptools",
+            ws="websockets-sansio",
+            lifespan="on",
+            access_log=False,
+            log_config=None,
+            # Forwarded headers are believed from named proxies only.
+            proxy_headers=bool(trusted),
+            forwarded_allow_ips=trusted or None,
+            server_header=False,
+            timeout_graceful_shutdown=int(settings.DRAIN_SECONDS),
+        )
