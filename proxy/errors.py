@@ -27,13 +27,12 @@ UpstreamError (not shown to clients; `proxy.attempt` judges it)
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
-from zoneinfo import ZoneInfo
 
-from billing import credits
 from config.errors import DomainError
 
 
@@ -162,8 +161,7 @@ _TYPES: Mapping[str, str] = {
 # Retrying on the client's side cannot help before `resets_at`; the SDKs would try twice more.
 _FINAL = frozenset({"limit_reached", "pool_exhausted"})
 _RETRY_AFTER_DEGRADED_SECONDS = 5
-_EXTRAS = ("scope", "scope_name", "metric", "window", "limit", "used", "held", "need", "remaining", "resets_at", "reason")
-_AMOUNTS = frozenset({"limit", "used", "held", "need", "remaining"})
+_EXTRAS = ("scope", "scope_name", "metric", "window", "limit", "used", "held", "need", "resets_at", "reason")
 JSON_TYPE = (b"content-type", b"application/json")
 
 
@@ -176,32 +174,29 @@ class Answer:
     body: bytes = field(repr=False)
 
 
-def answer(error: DomainError, *, now: datetime, request_id: str, timezone: str = "UTC") -> Answer:
-    """The refusal table of design section 8. `timezone` is the organization's, for the moment named in the message."""
-    facts = dict(error.facts)
-    if error.code in ("limit_reached", "rate_limit_exceeded", "concurrency_limit") and "limit" in facts:
-        facts["remaining"] = remaining(facts)
+def json_answer(status: int, value: object, *, request_id: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> Answer:
+    """A JSON body with its headers."""
+    body = json.dumps(value, ensure_ascii=False).encode()
+    length = (b"content-length", str(len(body)).encode())
+    return Answer(status, [JSON_TYPE, length, (b"x-request-id", request_id.encode()), *headers], body)
+
+
+def answer(error: DomainError, *, now: datetime, request_id: str) -> Answer:
+    """The refusal table of design section 8. Facts hold credits as decimal text already, counts as numbers."""
     envelope: dict[str, Any] = {
-        "message": refusal_words(error, timezone=timezone),
+        "message": error.message,
         "type": _type(error),
-        "param": facts.get("param"),
+        "param": error.facts.get("param"),
         "code": error.code,
     }
-    is_money = facts.get("metric") in (None, "credits")
-    for name in _EXTRAS:
-        value = facts.get(name)
-        if value is None:
-            continue
-        envelope[name] = credits.text(value) if name in _AMOUNTS and is_money and isinstance(value, int) else value
-    headers = [JSON_TYPE, (b"x-request-id", request_id.encode())]
+    envelope.update((name, error.facts[name]) for name in _EXTRAS if error.facts.get(name) is not None)
+    headers: list[tuple[bytes, bytes]] = []
     retry_after = retry_after_seconds(error, now=now)
     if retry_after is not None:
         headers.append((b"retry-after", str(retry_after).encode()))
     if error.code in _FINAL:
         headers.append((b"x-should-retry", b"false"))
-    body = json.dumps({"error": envelope}, ensure_ascii=False).encode()
-    headers.append((b"content-length", str(len(body)).encode()))
-    return Answer(status=error.status, headers=headers, body=body)
+    return json_answer(error.status, {"error": envelope}, request_id=request_id, headers=headers)
 
 
 def _type(error: DomainError) -> str:
@@ -212,72 +207,15 @@ def _type(error: DomainError) -> str:
 
 
 def retry_after_seconds(error: DomainError, *, now: datetime) -> int | None:
-    """Whole seconds, at least 1; None where waiting does not help or the moment is unknown.
-
-    Equal to `resets_at` - now wherever there is a `resets_at`.
-    """
+    """Whole seconds, at least 1: `resets_at` - now wherever there is a `resets_at` (L8); None where waiting does not help."""
     resets_at = error.facts.get("resets_at")
     if resets_at is not None:
-        return max(1, int(resets_at) - int(now.timestamp()))
+        return max(1, math.ceil(float(resets_at) - now.timestamp()))
     retry_after = error.facts.get("retry_after")
     if retry_after is not None:
-        return max(1, -int(-float(retry_after) // 1))
+        return max(1, math.ceil(float(retry_after)))
     if error.status == 503:
         return _RETRY_AFTER_DEGRADED_SECONDS
     if error.status == 429 and error.code not in _FINAL:
         return 1
     return None
-
-
-def remaining(facts: Mapping[str, Any]) -> int:
-    """What is left of a limit as the API tells it: never below 0 (pages show the overdraft)."""
-    return max(0, int(facts["limit"]) - int(facts.get("used", 0)) - int(facts.get("held", 0)))
-
-
-# ---------------------------------------------------------------------------------------------------------------- words
-
-_WINDOWS: Mapping[str, str] = {
-    "5h": "5-hour",
-    "1d": "24-hour",
-    "7d": "7-day",
-    "30d": "30-day",
-    "day": "daily",
-    "week": "weekly",
-    "month": "monthly",
-    "period": "period",
-}
-
-
-def refusal_words(error: DomainError, *, timezone: str) -> str:
-    """One or more sentences: which limit, left against needed, used, held, reset. Other errors speak for themselves."""
-    facts = error.facts
-    if error.code != "limit_reached" or not {"limit", "used"} <= facts.keys():
-        return error.message
-    metric = str(facts.get("metric") or "credits")
-    window = _WINDOWS.get(str(facts.get("window")), str(facts.get("window") or ""))
-    scope = str(facts.get("scope") or "plan")
-    owner = "The plan's" if scope == "plan" else f"The {scope}'s"
-    name = facts.get("scope_name")
-    named = f" ({name})" if name and name != scope else ""
-    thing = "quota" if scope == "plan" else f"{window} limit".strip()
-
-    def amount(value: object) -> str:
-        number = int(str(value))
-        return credits.text(number) if metric == "credits" else str(number)
-
-    used = amount(facts["used"])
-    held = amount(facts.get("held", 0))
-    text = (
-        f"{owner} {thing}{named} would be passed: {amount(remaining(facts))} {metric} left but {amount(facts.get('need', 0))} "
-        f"needed; {used} used and {held} held of {amount(facts['limit'])}."
-    )
-    resets_at = facts.get("resets_at")
-    if resets_at is None:
-        return f"{text} It will not fit this limit: ask for a higher one, or use a smaller request or a cheaper model."
-    return f"{text} Resets {moment(int(resets_at), timezone)}. A smaller request or a cheaper model may fit before."
-
-
-def moment(second: int, timezone: str) -> str:
-    """`Fri 2026-03-06 18:34 CET`: a unix second on the organization's clock."""
-    local = datetime.fromtimestamp(second, UTC).astimezone(ZoneInfo(timezone))
-    return local.strftime("%a %Y-%m-%d %H:%M %Z")

@@ -1,0 +1,170 @@
+"""Events to what they cost: the upstream's own count at the end, an estimate of the output until then. Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from proxy import sse
+from proxy.sse import Event, Want
+
+LARGEST_EVENT_BYTES = 32 * 1024 * 1024
+"""The final event repeats the whole output. One above this is passed on unread, and its usage estimated."""
+BYTES_PER_OUTPUT_TOKEN = 4
+
+CREATED = "response.created"
+TERMINAL: Mapping[str, str] = {
+    "response.completed": "ok",
+    "response.incomplete": "incomplete",
+    "response.failed": "failed",
+}
+# What an upstream says before it has produced anything; a failure after these can still be answered by another account.
+PREAMBLE = frozenset({CREATED, "response.in_progress", "response.queued", "keepalive", "codex.rate_limits", ""})
+FAILING = frozenset({"response.failed", "error"})
+ITEM_DONE = "response.output_item.done"
+
+
+class Response(msgspec.Struct):
+    """What is read of a response object; everything else passes unseen."""
+
+    # Any: one field of an unknown shape must not hide the others.
+    id: Any = None
+    model: Any = None
+    service_tier: Any = None
+    status: Any = None
+    usage: Any = None
+
+
+class _Envelope(msgspec.Struct):
+    type: str = ""
+    response: Response | None = None
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+_response = msgspec.json.Decoder(Response)
+_SEQUENCE = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})')
+
+
+@dataclass(slots=True)
+class Meter:
+    """What one attempt's answer has told so far.
+
+    `status` is ok, incomplete or failed once a terminal event came, else ""; `failure` the data of a failing event.
+    """
+
+    response_id: str = ""
+    model: str = ""
+    service_tier: str = ""
+    status: str = ""
+    usage: dict[str, Any] | None = field(default=None, repr=False)
+    failure: bytes | None = field(default=None, repr=False)
+    has_output: bool = False
+    events: int = 0
+    _delta_bytes: int = 0
+    _deltas: int = 0
+    _item_deltas: int = 0
+
+    @property
+    def is_terminal(self) -> bool:
+        return bool(self.status)
+
+    @property
+    def output_estimate(self) -> int:
+        """Output tokens seen so far: the deltas' bytes by ratio, and at least one for each delta; reasoning is not in sight."""
+        return max(self._deltas, -(-self._delta_bytes // BYTES_PER_OUTPUT_TOKEN))
+
+    def see(self, event: Event) -> None:
+        """Books one event."""
+        self.events += 1
+        name = event.name
+        if event.delta_bytes or name.endswith(".delta"):
+            self.has_output = True
+            self._deltas += 1
+            self._item_deltas += 1
+            self._delta_bytes += event.delta_bytes
+            return
+        if name in PREAMBLE:
+            if name == CREATED and event.data is not None:
+                self._read(event.data)
+            return
+        if name in TERMINAL:
+            self._end(name, event)
+            return
+        if name == "error":
+            # Clients ignore it and fail at the stream's end (protocol note, section 4); before output it decides a failover.
+            self.failure = event.data
+            return
+        self.has_output = True
+        if name == ITEM_DONE:
+            self._item_done(event)
+
+    def see_response(self, body: bytes) -> None:
+        """Books a whole response object, the answer to a request without streaming. Anything else changes nothing."""
+        try:
+            response = _response.decode(body)
+        except (msgspec.DecodeError, RecursionError):
+            return
+        self._take(response)
+        if response.status in ("completed", "incomplete", "failed") or response.usage is not None:
+            self.has_output = True
+            self.status = TERMINAL.get(f"response.{response.status}", "ok")
+
+    def _end(self, name: str, event: Event) -> None:
+        self.status = TERMINAL[name]
+        if event.data is not None:
+            self._read(event.data)
+            if name in FAILING:
+                self.failure = event.data
+
+    def _item_done(self, event: Event) -> None:
+        """An item without deltas (some upstreams send only whole ones, and reasoning comes sealed) counts by its size."""
+        if not self._item_deltas:
+            self._deltas += 1
+            self._delta_bytes += max(0, event.size - 2 * sse.ENVELOPE_BYTES)
+        self._item_deltas = 0
+
+    def _read(self, data: bytes) -> None:
+        try:
+            envelope = _envelope.decode(data)
+        except (msgspec.DecodeError, RecursionError):
+            return
+        if envelope.response is not None:
+            self._take(envelope.response)
+
+    def _take(self, response: Response) -> None:
+        self.response_id = _text(response.id) or self.response_id
+        self.model = _text(response.model) or self.model
+        self.service_tier = _text(response.service_tier) or self.service_tier
+        if isinstance(response.usage, dict):
+            self.usage = response.usage
+
+
+def _text(value: object) -> str:
+    """Names and ids are short; what is not is not one."""
+    return value if isinstance(value, str) and len(value) <= 200 else ""
+
+
+def want(name: str) -> Want:
+    """What the relay needs of events of this name."""
+    if name.endswith(".delta"):
+        return Want.DELTA
+    if name in TERMINAL or name in (CREATED, "error"):
+        return Want.WHOLE
+    return Want.COUNT
+
+
+def want_to_fold(name: str) -> Want:
+    """The same, where the events become one object."""
+    return Want.WHOLE if name == ITEM_DONE else want(name)
+
+
+def scanner(*, is_folded: bool = False) -> sse.Scanner:
+    return sse.Scanner(want_to_fold if is_folded else want, largest=LARGEST_EVENT_BYTES)
+
+
+def next_sequence_number(events: int, last_bytes: bytes) -> int:
+    """The number for an event of ours after `events` of the upstream's, of which `last_bytes` are the end."""
+    numbers = _SEQUENCE.findall(last_bytes)
+    return int(numbers[-1]) + 1 if numbers else events

@@ -1,0 +1,205 @@
+"""Reading and editing request bodies, folding events."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy import metering
+from proxy.dialects import fields, responses
+from proxy.errors import InvalidJson
+
+SAMPLES = Path(__file__).parent / "samples"
+
+
+def test_reads_what_it_needs() -> None:
+    body = json.dumps(
+        {
+            "model": "gpt-5.4",
+            "stream": True,
+            "store": False,
+            "service_tier": "priority",
+            "reasoning": {"effort": "high", "summary": "auto"},
+            "prompt_cache_key": "thread",
+            "previous_response_id": "resp_1",
+            "max_output_tokens": 100,
+            "tools": [{"type": "namespace", "tools": [{"type": "whatever"}]}],
+            "input": "hi",
+        }
+    ).encode()
+    found = responses.inspect(body)
+    assert (found.model, found.stream, found.store, found.service_tier) == ("gpt-5.4", True, False, "priority")
+    assert (found.reasoning_effort, found.prompt_cache_key, found.previous_response_id) == ("high", "thread", "resp_1")
+    assert (found.max_output_tokens, found.is_fast, found.body) == (100, True, body)
+
+
+def test_what_is_absent_or_null_is_none() -> None:
+    for body in (b'{"model":"m"}', b'{"model":"m","stream":null,"reasoning":null,"max_output_tokens":null,"store":null}'):
+        found = responses.inspect(body)
+        assert (found.stream, found.store, found.reasoning_effort, found.max_output_tokens) == (False, None, None, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"null",
+        b'{"model":"m"} trailing',
+        b'{"model":"m","input":nul}',
+        b'{"model":"m","model":"n"}',
+        b'{"model":"m","input":"x","\\u006dodel":"n"}',
+        b'{"model":"m","model":"m"}',
+        b'{"model":"m","x":{"a":1},"x":{"a":1}}',
+        b'{"model":"m","input":"\xff\xfe"}',
+        b'{"model":"m","stream":"yes"}',
+        b'{"model":"m","max_output_tokens":1.5}',
+        b'{"model":["m"]}',
+        b'{"model":"m","input":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+    ],
+)
+def test_what_is_not_a_request_is_invalid_json(body: bytes) -> None:
+    with pytest.raises(InvalidJson):
+        responses.inspect(body)
+
+
+def test_a_request_without_a_model_names_the_field() -> None:
+    with pytest.raises(responses.ModelMissing) as caught:
+        responses.inspect(b'{"input":"x"}')
+    assert (caught.value.code, caught.value.status, caught.value.facts) == ("model_not_found", 400, {"param": "model"})
+
+
+def test_sign_in_accounts_get_a_stream_that_is_not_stored() -> None:
+    """A24: the bound on the output, which that backend refuses, is taken out; all else stays as it was."""
+    body = b'{ "model" : "m",\n "max_output_tokens": 1000 , "stream":false,"input":"\\u00e9 \xf0\x9f\xa6\x8a",  "x": 1.0e5 }'
+    edited = responses.for_sign_in_account(responses.inspect(body))
+    assert edited == b'{ "model" : "m" , "stream":true,"input":"\\u00e9 \xf0\x9f\xa6\x8a",  "x": 1.0e5 ,"store":false}'
+
+
+def test_a_body_that_is_right_already_is_not_touched() -> None:
+    """N56"""
+    body = b'{"stream":true ,"model":"m","store":false,"input":[{"type":"unknown","deep":{"a":[1,2,3]}}]}'
+    assert responses.for_sign_in_account(responses.inspect(body)) is not None
+    assert responses.for_sign_in_account(responses.inspect(body)) == body
+
+
+_blanks = st.text(alphabet=" \t\n\r", max_size=3)
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+_names = st.sampled_from(["model", "stream", "store", "max_output_tokens", "input", "x", "é", 'q"uote', "back\\slash", ""])
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    pairs=st.lists(st.tuples(_names, _values, _blanks, st.booleans()), max_size=8, unique_by=lambda pair: pair[0]),
+    changes=st.dictionaries(
+        st.sampled_from(["model", "stream", "store", "max_output_tokens"]), st.none() | st.booleans() | st.text(max_size=5)
+    ),
+)
+def test_an_edit_changes_the_named_fields_and_no_other_byte(
+    pairs: list[tuple[str, Any, str, bool]], changes: dict[str, Any]
+) -> None:
+    """N56"""
+    written = [
+        f"{blank}{json.dumps(name, ensure_ascii=ascii_only)}{blank}:{blank}{json.dumps(value, ensure_ascii=ascii_only)}{blank}"
+        for name, value, blank, ascii_only in pairs
+    ]
+    body = (" {" + ",".join(written) + "} \n").encode()
+    found = fields.scan(body)
+    assert {name: json.loads(found.raw(name) or b"") for name in found.spans} == json.loads(body)
+
+    edited = fields.edit(found, changes)
+    expected = {name: value for name, value in json.loads(body).items() if name not in changes}
+    expected |= {name: value for name, value in changes.items() if value is not None}
+    assert json.loads(edited) == expected
+    after = fields.scan(edited)
+    for name in found.spans:
+        if name not in changes:
+            assert after.raw(name) == found.raw(name)
+    untouched = [name for name in found.spans if name not in changes]
+    assert [name for name in after.spans if name not in changes] == untouched
+    if not changes:
+        assert edited == body
+    if not any(value is None for value in changes.values()) and set(changes) <= set(found.spans):
+        for name in changes:
+            # What stands between the values is as it was.
+            span, new = found.spans[name], after.spans[name]
+            assert edited[new.key : new.start] == body[span.key : span.start]
+
+
+def test_a_large_body_is_read_in_linear_time() -> None:
+    body = b'{"model":"m","input":"' + b"x" * 8_000_000 + b'","stream":true}'
+    assert responses.inspect(body).stream is True
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"model":"m","input":"plain text"}', False),
+        (b'{"model":"m","previous_response_id":"resp_1"}', True),
+        (b'{"model":"m","conversation":"conv_1"}', True),
+        (b'{"model":"m","input":[{"type":"input_image","file_id":"f"}]}', True),
+        (b'{"model":"m","tools":[{"type":"web_search"}]}', True),
+        (b'{"model":"m","tools":[{"type":"function","name":"f"}]}', False),
+    ],
+)
+def test_knows_when_more_input_than_bytes_is_possible(body: bytes, expected: bool) -> None:
+    assert responses.inspect(body).may_read_more_than_sent() is expected
+
+
+def _fold(data: bytes) -> dict[str, Any]:
+    scanner = metering.scanner(is_folded=True)
+    events = scanner.feed(data)[0]
+    items = [event.data for event in events if event.name == metering.ITEM_DONE and event.data is not None]
+    assert events[-1].data is not None
+    value = json.loads(responses.fold(events[-1].data, items))
+    assert isinstance(value, dict)
+    return value
+
+
+def test_folding_gives_the_terminal_response() -> None:
+    folded = _fold((SAMPLES / "responses_text.sse").read_bytes())
+    assert folded["object"] == "response"
+    assert folded["output"][0]["content"][0]["text"] == "Hello from upstream."
+    assert folded["usage"]["total_tokens"] == 129
+
+
+def test_folding_fills_an_empty_output_from_the_items() -> None:
+    folded = _fold((SAMPLES / "responses_minimal.sse").read_bytes())
+    assert folded == {
+        "id": "resp_1",
+        "usage": {
+            "input_tokens": 5,
+            "input_tokens_details": None,
+            "output_tokens": 2,
+            "output_tokens_details": None,
+            "total_tokens": 7,
+        },
+        "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]}],
+    }
+
+
+def test_folding_orders_items_by_their_index() -> None:
+    items = [b'{"output_index":1,"item":{"b":1}}', b'{"output_index":0,"item":{"a":1}}', b"broken"]
+    assert json.loads(responses.fold(b'{"response":{"id":"r","output":[]}}', items))["output"] == [{"a": 1}, {"b": 1}]
+    for broken in (b"{}", b"[]", b'{"response":3}'):
+        with pytest.raises(ValueError, match="terminal"):
+            responses.fold(broken, [])
+
+
+def test_our_failed_event_is_an_event() -> None:
+    event = responses.failed_event(
+        response_id="resp_1", model="m", created_at=5, sequence_number=9, code="stream_incomplete", message="cut"
+    )
+    assert event.startswith(b"event: response.failed\ndata: ")
+    assert event.endswith(b"\n\n")
+    data = json.loads(event.split(b"data: ", 1)[1])
+    assert (data["type"], data["sequence_number"], data["response"]["error"]["code"]) == ("response.failed", 9, "stream_incomplete")
