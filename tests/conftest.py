@@ -1,0 +1,29 @@
+"""What all tests share: the scripted upstream, and a database whose committed rows are never flushed.
+
+Tests that need rows to be seen by other threads or processes commit them and make tenants of their own, with names of their own, so
+nothing has to be cleaned up; the seeded plans and rates stay, and the append-only tables are never truncated.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from django.test import TransactionTestCase
+
+from tests.upstream import ScriptedUpstream
+
+TransactionTestCase._fixture_teardown = lambda self: None  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="session")
+def upstream_process() -> Iterator[ScriptedUpstream]:
+    running = ScriptedUpstream()
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def upstream(upstream_process: ScriptedUpstream) -> ScriptedUpstream:
+    """The scripted upstream with nothing scripted and nothing received."""
+    upstream_process.reset()
+    return upstream_process
