@@ -1,0 +1,82 @@
+"""Which headers go on, which are replaced, which stay here (protocol note, section 2)."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+Pairs = Sequence[tuple[bytes, bytes]]
+
+_HOP_BY_HOP = frozenset(
+    {b"connection", b"upgrade", b"te", b"trailer", b"transfer-encoding", b"keep-alive", b"proxy-authorization"}
+    | {b"proxy-authenticate", b"proxy-connection"}
+)
+# The client's own identity and way here; what the relay sets itself; what would let an upstream compress.
+_NOT_TO_UPSTREAM = _HOP_BY_HOP | {
+    b"authorization", b"x-api-key", b"host", b"chatgpt-account-id", b"cookie", b"content-length", b"accept-encoding", b"expect",
+    b"forwarded", b"via", b"x-real-ip", b"openai-organization", b"openai-project",
+}  # fmt: skip
+_NOT_TO_UPSTREAM_PREFIXES = (b"proxy-", b"sec-websocket-", b"x-forwarded-", b"x-weir-")
+
+# The account's cookies, organization and limits are the pool's business; the server writes its own date and name.
+_NOT_TO_CLIENT = _HOP_BY_HOP | {
+    b"set-cookie", b"date", b"server", b"alt-svc", b"strict-transport-security", b"report-to", b"nel", b"via",
+    b"openai-organization", b"openai-project",
+}  # fmt: skip
+_NOT_TO_CLIENT_PREFIXES = (b"proxy-", b"x-ratelimit-", b"x-weir-")
+_POOL_WINDOW = re.compile(
+    rb"x-.+-(?:used-percent|window-minutes|reset-at|reset-after-seconds|limit-name|has-credits|unlimited|balance)$"
+)
+_TURN_STATE = b"x-codex-turn-state"
+
+
+def _named_by_connection(headers: Pairs) -> set[bytes]:
+    named: set[bytes] = set()
+    for name, value in headers:
+        if name == b"connection":
+            named.update(part.strip().lower() for part in value.split(b","))
+    return named
+
+
+def to_upstream(headers: Pairs, *, token: str, chatgpt_account_id: str | None, is_streamed: bool) -> list[tuple[bytes, bytes]]:
+    """The client's headers (lower-case names) as the account's upstream gets them; `proxy.upstream` adds host and content-length."""
+    hop = _named_by_connection(headers)
+    passed = [
+        (name, value)
+        for name, value in headers
+        if name not in _NOT_TO_UPSTREAM and name not in hop and not name.startswith(_NOT_TO_UPSTREAM_PREFIXES)
+    ]
+    passed.append((b"authorization", b"Bearer " + token.encode("ascii")))
+    if chatgpt_account_id:
+        passed.append((b"chatgpt-account-id", chatgpt_account_id.encode("ascii")))
+    if is_streamed and not _has(passed, b"accept"):
+        passed.append((b"accept", b"text/event-stream"))
+    if not _has(passed, b"content-type"):
+        passed.append((b"content-type", b"application/json"))
+    return passed
+
+
+def to_client(headers: Pairs, *, request_id: str, is_rewritten: bool = False) -> list[tuple[bytes, bytes]]:
+    """An upstream's headers as the client gets them; never the pool's limits.
+
+    `is_rewritten`: the body is not the upstream's, so its length, coding and type are not either.
+    """
+    hop = _named_by_connection(headers)
+    passed = [(name, value) for name, value in headers if name not in hop and _may_pass(name)]
+    if is_rewritten:
+        dropped = (b"content-length", b"content-encoding", b"content-type", b"etag")
+        passed = [(name, value) for name, value in passed if name not in dropped]
+    if not _has(passed, b"x-request-id"):
+        passed.append((b"x-request-id", request_id.encode()))
+    passed.append((b"x-weir-request-id", request_id.encode()))
+    return passed
+
+
+def _may_pass(name: bytes) -> bool:
+    if name in _NOT_TO_CLIENT or name.startswith(_NOT_TO_CLIENT_PREFIXES):
+        return False
+    if name.startswith(b"x-codex-"):
+        return name == _TURN_STATE
+    return _POOL_WINDOW.match(name) is None
+
+
+def _has(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bool:
+    return any(name == known for known, _ in headers)
