@@ -20,7 +20,7 @@ class OperatorCommand(BaseCommand):
     def arguments(self, parser: ArgumentParser) -> None:
         """The command's own arguments."""
 
-    def operate(self, **options: Any) -> Mapping[str, Any]:
+    def operate(self, *args: Any, **options: Any) -> Mapping[str, Any]:
         """Does it; returns what is printed. A DomainError becomes a CommandError with its sentence."""
         raise NotImplementedError
 

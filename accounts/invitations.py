@@ -1,0 +1,172 @@
+"""One-time links: who holds one sets a password and is in. Only a digest of the token is kept."""
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+
+from accounts import audit, members, names, organizations
+from accounts.errors import InvitationInvalid, PasswordRefused
+from accounts.models import Invitation, Member, Organization, User
+from config import snapshot
+from config.clock import utc_now
+
+VALID_FOR = timedelta(days=7)
+PATH = "/join/"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An invitation and the address that opens it, to be shown this one time."""
+
+    invitation: Invitation
+    url: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a link that still holds offers.
+
+    `organization` is None for the link that creates the first one: then its name and the owner's e-mail are asked for. `email`
+    may be empty only then. `has_password` means that the person signs in with the password they have; else they choose one.
+    """
+
+    invitation: Invitation
+    organization: Organization | None
+    email: str
+    has_password: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Who came in. `is_first` is True when the organization was created by this: the door still starts its subscription."""
+
+    member: Member
+    user: User
+    is_first: bool
+
+
+def create_owner_link(
+    organization: Organization, email: str, *, now: datetime, by: User | None = None, base_url: str | None = None
+) -> Link:
+    """Makes the person an owner, and a link by which they set their password. Raises what `members.add` raises."""
+    with transaction.atomic():
+        member = members.add(organization, email, role=Member.Role.OWNER, by=by)
+        assert member.user is not None
+        return _create(organization, member.user.email, Member.Role.OWNER, now=now, base_url=base_url)
+
+
+def first_owner_link(*, base_url: str | None = None, now: datetime | None = None) -> str | None:
+    """The address that creates the first organization and its owner; None once there is one.
+
+    A new link takes the place of the ones that were printed before and not used.
+    """
+    with transaction.atomic():
+        if Organization.objects.exists():
+            return None
+        Invitation.objects.filter(organization=None, accepted_at=None).delete()
+        return _create(None, "", Member.Role.OWNER, now=now or utc_now(), base_url=base_url).url
+
+
+def look_up(token: str, *, now: datetime) -> Offer:
+    """What the link offers. Raises InvitationInvalid, the same for unknown, used and expired."""
+    invitation = Invitation.objects.select_related("organization").filter(digest=_digest(token)).first()
+    return _offer(invitation, now)
+
+
+def accept(
+    token: str,
+    *,
+    password: str,
+    now: datetime,
+    email: str = "",
+    organization_name: str = "",
+    timezone: str = "UTC",
+    name: str = "",
+) -> Accepted:
+    """Uses the link up and lets the person in.
+
+    A person without a usable password gets `password`; one who has a password must give that one: a link never changes it.
+    `email`, `organization_name` and `timezone` count for the first owner's link only; `name` while the member has none. Raises
+    InvitationInvalid, PasswordRefused, EmailInvalid, NameInvalid, ZoneUnknown; then the link stays as it was. Of two who race for
+    one link, one is let in.
+    """
+    with transaction.atomic():
+        # The row lock makes the link single use.
+        rows = Invitation.objects.select_for_update(of=("self",)).select_related("organization")
+        invitation = rows.filter(digest=_digest(token)).first()
+        offer = _offer(invitation, now)
+        offer.invitation.accepted_at = now
+        offer.invitation.save(update_fields=["accepted_at"])
+        if offer.organization is None:
+            return _found(offer, password, email=email, organization_name=organization_name, timezone=timezone, name=name)
+        user = members.person(offer.email)
+        _authenticate(user, password)
+        member = Member.objects.for_organization(offer.organization).current().filter(user=user).first()
+        if member is None:
+            # Removed since the link was made: it gives nothing back.
+            raise InvitationInvalid("This link does not hold any more. Ask for a new one.")
+        if name and not member.display_name:
+            member.display_name = names.checked(name, what="A person's name", longest=120)
+            member.save(update_fields=["display_name"])
+            # Refusals name the member.
+            snapshot.bump(member.organization_id)
+        _accepted(offer, member, user)
+        return Accepted(member, user, is_first=False)
+
+
+def _found(offer: Offer, password: str, *, email: str, organization_name: str, timezone: str, name: str) -> Accepted:
+    if Organization.objects.exists():
+        raise InvitationInvalid("This link does not hold any more. Ask for a new one.")
+    user = members.person(members.checked_email(email))
+    _authenticate(user, password)
+    organization = organizations.create(organization_name, timezone=timezone, by=user)
+    member = members.add(organization, user.email, role=Member.Role.OWNER, name=name, by=user)
+    offer.invitation.organization = organization
+    offer.invitation.email = user.email
+    offer.invitation.save(update_fields=["organization", "email"])
+    _accepted(offer, member, user)
+    return Accepted(member, user, is_first=True)
+
+
+def _authenticate(user: User, password: str) -> None:
+    if not user.has_usable_password():
+        user.set_password(members.checked_password(user, password))
+        user.save(update_fields=["password"])
+    elif not user.check_password(password):
+        reason = f"That is not the password of {user.email}. Sign in with it, or reset it there."
+        raise PasswordRefused(reason, reasons=[reason])
+
+
+def _accepted(offer: Offer, member: Member, user: User) -> None:
+    audit.record(
+        member.organization,
+        actor=user,
+        action="invitation.accepted",
+        object_type="invitation",
+        object_id=str(offer.invitation.uuid),
+        data={"member": str(member.uuid), "role": member.role},
+    )
+
+
+def _create(organization: Organization | None, email: str, role: str, *, now: datetime, base_url: str | None) -> Link:
+    token = secrets.token_urlsafe(32)
+    invitation = Invitation.objects.create(
+        organization=organization, email=email, role=role, digest=_digest(token), expires_at=now + VALID_FOR
+    )
+    return Link(invitation, f"{(base_url or settings.PUBLIC_URL).rstrip('/')}{PATH}{token}")
+
+
+def _offer(invitation: Invitation | None, now: datetime) -> Offer:
+    if invitation is None or invitation.accepted_at is not None or invitation.expires_at <= now:
+        raise InvitationInvalid("This link does not hold any more. Ask for a new one.")
+    user = User.objects.filter(email__iexact=invitation.email).first() if invitation.email else None
+    return Offer(invitation, invitation.organization, invitation.email, has_password=bool(user and user.has_usable_password()))
+
+
+def _digest(token: str) -> str:
+    """The token is 256 random bits, so a plain digest gives nothing away."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

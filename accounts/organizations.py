@@ -1,0 +1,101 @@
+"""Organizations: how they begin, pause and go on. A slug never changes once it is given."""
+
+import re
+import unicodedata
+from zoneinfo import ZoneInfo, available_timezones
+
+from django.db import IntegrityError, transaction
+
+from accounts import audit, names
+from accounts.errors import NotFound, ZoneUnknown
+from accounts.models import Organization, User
+from config import snapshot
+
+SLUG_LENGTH = 63
+RESERVED_SLUGS = frozenset({"new", "none", "admin", "api"})
+
+
+def create(name: str, *, by: User | None, timezone: str = "UTC") -> Organization:
+    """A new tenant, active, without members and without a subscription: the door adds both in the same transaction.
+
+    Raises NameInvalid, ZoneUnknown.
+    """
+    name = names.checked(name, what="An organization's name", longest=120)
+    zone = checked_zone(timezone)
+    with transaction.atomic():
+        organization = _insert(name, zone)
+        audit.record(
+            organization,
+            actor=by,
+            action="organization.created",
+            object_type="organization",
+            object_id=str(organization.uuid),
+            data={"slug": organization.slug, "timezone": zone},
+        )
+    return organization
+
+
+def suspend(organization: Organization, *, by: User | None) -> Organization:
+    """All keys of the organization are refused from the next request on. A second time changes nothing."""
+    return _set_active(organization, is_active=False, by=by)
+
+
+def resume(organization: Organization, *, by: User | None) -> Organization:
+    """The keys that were neither revoked nor have expired work again. A second time changes nothing."""
+    return _set_active(organization, is_active=True, by=by)
+
+
+def find(slug: str) -> Organization:
+    """Raises NotFound."""
+    organization = Organization.objects.filter(slug=slug).first()
+    if organization is None:
+        raise NotFound(f"There is no organization with the slug {slug!r}.")
+    return organization
+
+
+def checked_zone(timezone: str) -> str:
+    """The name of a zone of the tz database, spelled as it spells it. Raises ZoneUnknown."""
+    if timezone not in available_timezones():
+        raise ZoneUnknown(f"{timezone!r} is not a time zone, such as Europe/Berlin or UTC.", timezone=timezone)
+    return ZoneInfo(timezone).key
+
+
+def slug_of(name: str) -> str:
+    """Letters a to z, digits and single hyphens; `organization` when the name holds none of them."""
+    ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", ascii_name).strip("-")[:SLUG_LENGTH].strip("-")
+    return slug if slug and slug not in RESERVED_SLUGS else f"organization-{slug}".strip("-")
+
+
+def _insert(name: str, zone: str) -> Organization:
+    """Takes the first free one of `acme`, `acme-2`, `acme-3`, …; two who race for one get two."""
+    base = slug_of(name)
+    number = 1
+    while True:
+        suffix = "" if number == 1 else f"-{number}"
+        slug = base[: SLUG_LENGTH - len(suffix)].rstrip("-") + suffix
+        if not Organization.objects.filter(slug=slug).exists():
+            try:
+                with transaction.atomic():
+                    return Organization.objects.create(name=name, slug=slug, timezone=zone)
+            except IntegrityError:
+                if not Organization.objects.filter(slug=slug).exists():
+                    raise
+        number += 1
+
+
+def _set_active(organization: Organization, *, is_active: bool, by: User | None) -> Organization:
+    with transaction.atomic():
+        organization = Organization.objects.select_for_update().get(pk=organization.pk)
+        if organization.is_active != is_active:
+            organization.is_active = is_active
+            organization.save(update_fields=["is_active"])
+            audit.record(
+                organization,
+                actor=by,
+                action="organization.resumed" if is_active else "organization.suspended",
+                object_type="organization",
+                object_id=str(organization.uuid),
+            )
+            organization.config_version = snapshot.bump(organization.pk)
+    return organization

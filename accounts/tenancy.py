@@ -1,0 +1,96 @@
+"""Which organization a page request is about, and that nothing of another one is reached.
+
+Foreign and missing are one answer (404, by the same query); one's own without the right is 403.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from accounts import permissions
+from accounts.models import Member, Organization, User
+from accounts.permissions import Action, Reach
+
+P = ParamSpec("P")
+M = TypeVar("M", bound=Model)
+
+LAST_USED = "organization"
+"""The session key that remembers the slug of the organization last looked at."""
+
+
+def membership(user: User | AnonymousUser, slug: str) -> Member:
+    """The user's membership in the organization with this slug. Raises Http404, also for an organization that is foreign."""
+    member = (
+        Member.objects.current()
+        .select_related("organization", "team", "user")
+        .filter(organization__slug=slug, user_id=user.pk or 0)
+        .first()
+    )
+    if member is None:
+        raise Http404
+    return member
+
+
+def memberships(user: User) -> QuerySet[Member]:
+    """Everything the user belongs to, by the organizations' names."""
+    rows = Member.objects.current().filter(user=user).select_related("organization", "team", "user")
+    return rows.order_by("organization__name", "pk")
+
+
+def last_used(request: HttpRequest) -> Member | None:
+    """The membership that `/` leads to: the one last used in this session, else the first; None for who has none."""
+    if not isinstance(request.user, User):
+        return None
+    rows = list(memberships(request.user))
+    slug = request.session.get(LAST_USED)
+    return next((row for row in rows if row.organization.slug == slug), rows[0] if rows else None)
+
+
+def demand(member: Member, action: Action, *, of: Member | None = None, team_id: int | None = None) -> None:
+    """Raises PermissionDenied (403) unless the member may (`permissions.can`)."""
+    if not permissions.can(member, action, of=of, team_id=team_id):
+        raise PermissionDenied
+
+
+def owned(queryset: QuerySet[M], organization: Organization, uuid: UUID | str, *, field: str = "organization") -> M:
+    """The row with this uuid, if it is the organization's. Raises Http404 otherwise, the same for foreign and missing."""
+    row = queryset.filter(**{field: organization, "uuid": uuid}).first()
+    if row is None:
+        raise Http404
+    return row
+
+
+def page(
+    action: Action | None = None,
+) -> Callable[
+    [Callable[Concatenate[HttpRequest, Member, P], HttpResponse]],
+    Callable[..., HttpResponseBase],
+]:
+    """Decorates a view of `/o/<slug>/…`: it is called with the membership in place of the slug.
+
+    Who is not signed in goes to the sign-in page; 404 for who is no member; 403 for whose role has no reach at all for `action`.
+    What a narrower reach shows or allows is the view's to ask (`permissions.reach`, `demand`).
+    """
+
+    def decorate(view: Callable[Concatenate[HttpRequest, Member, P], HttpResponse]) -> Callable[..., HttpResponseBase]:
+        @wraps(view)
+        def guarded(request: HttpRequest, slug: str, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            assert not isinstance(request.user, AnonymousUser)
+            member = membership(request.user, slug)
+            if action is not None and permissions.reach(member, action) is Reach.NONE:
+                raise PermissionDenied
+            if request.session.get(LAST_USED) != slug:
+                request.session[LAST_USED] = slug
+            return view(request, member, *args, **kwargs)
+
+        return login_required(guarded)
+
+    return decorate
