@@ -11,5 +11,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.account.urls")),
     path("", include("accounts.urls")),
+    path("", include("billing.urls")),
     path("", include("quotas.urls")),
 ]

@@ -1,0 +1,47 @@
+"""Joining by a one-time link. Here and not in accounts, because the first owner's organization starts on a plan."""
+
+from django.conf import settings
+from django.contrib.auth import login
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.http import require_http_methods
+
+from accounts import forms, invitations
+from accounts.errors import InvitationInvalid
+from billing import subscriptions
+from config.clock import utc_now
+from config.errors import DomainError
+
+
+@never_cache
+@csrf_protect
+@require_http_methods(["GET", "HEAD", "POST"])
+def join(request: HttpRequest, token: str) -> HttpResponse:
+    """Shows what the link offers; a POST uses it up and signs the person in. A link that does not hold answers 404."""
+    now = utc_now()
+    try:
+        offer = invitations.look_up(token, now=now)
+    except InvitationInvalid:
+        return render(request, "accounts/join.html", {"invitation": None}, status=404)
+    form = forms.JoinForm(request.POST or None)
+    page = {"invitation": offer.invitation, "form": form, "has_password": offer.has_password}
+    if request.method != "POST":
+        return render(request, "accounts/join.html", page)
+    if not form.is_valid():
+        return render(request, "accounts/join.html", page, status=400)
+    try:
+        accepted = subscriptions.accept_link(
+            token,
+            password=form.cleaned_data["password"],
+            email=form.cleaned_data["email"],
+            organization_name=form.cleaned_data["organization"],
+            name=form.cleaned_data["name"],
+            now=now,
+        )
+    except DomainError as error:
+        form.add_error(None, error.message)
+        return render(request, "accounts/join.html", page, status=error.status)
+    login(request, accepted.user, backend=settings.AUTHENTICATION_BACKENDS[0])
+    return redirect("organization", slug=accepted.member.organization.slug)
