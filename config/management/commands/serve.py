@@ -1,6 +1,5 @@
 """`manage.py serve`: web processes. One per core; any number of machines."""
 
-import ipaddress
 from argparse import ArgumentParser
 from typing import Any
 
@@ -22,7 +21,6 @@ class Command(BaseCommand):
             raise CommandError(f"--port {port} is not from 1 to 65535.")
         if not 1 <= workers <= 64:
             raise CommandError(f"--workers {workers} is not from 1 to 64.")
-        trusted = [str(ipaddress.ip_network(network)) for network in settings.TRUSTED_PROXIES]
         uvicorn.run(
             "config.asgi:application",
             host=host,
@@ -34,9 +32,8 @@ class Command(BaseCommand):
             lifespan="on",
             access_log=False,
             log_config=None,
-            # Forwarded headers are believed from named proxies only.
-            proxy_headers=bool(trusted),
-            forwarded_allow_ips=trusted or None,
+            # Forwarded headers are judged by TrustedProxyMiddleware.
+            proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=int(settings.DRAIN_SECONDS),
         )
