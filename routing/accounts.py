@@ -145,6 +145,7 @@ def need_sign_in(account_id: int, reason: str, *, version: int | None = None) ->
             object_type="pool_account",
             object_id=str(row.uuid),
             data={"label": row.label, "reason": reason[:200]},
+            actor_label="system",
         )
         pools.changed(row.pool.organization_id)
     logger.warning("account needs sign-in", extra={"account": str(row.uuid), "reason": reason[:200]})

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from accounts.models import Organization
+from accounts import organizations
 from config.clock import utc_now
 from config.management.operator import OperatorCommand
 from routing import accounts
@@ -34,9 +34,7 @@ class Command(OperatorCommand):
     def operate(self, **options: Any) -> Mapping[str, Any]:
         kind = options["kind"]
         _refuse_foreign(kind, options)
-        organization = Organization.objects.filter(slug=options["organization"]).first()
-        if organization is None:
-            raise CommandError(f"There is no organization {options['organization']!r}.")
+        organization = organizations.find(options["organization"])
         if kind == "chatgpt":
             account = accounts.add_chatgpt(
                 organization,

@@ -4,9 +4,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.management.base import CommandError
-
-from accounts.models import Organization
+from accounts import organizations
 from config.management.operator import OperatorCommand
 from routing import accounts
 
@@ -17,9 +15,6 @@ class Command(OperatorCommand):
     def arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("organization", metavar="ORG", help="slug of the organization")
 
-    def operate(self, **options: Any) -> Mapping[str, Any]:
-        organization = Organization.objects.filter(slug=options["organization"]).first()
-        if organization is None:
-            raise CommandError(f"There is no organization {options['organization']!r}.")
-        total, cleared = accounts.reset_cooldowns(organization)
+    def operate(self, *, organization: str, **options: Any) -> Mapping[str, Any]:
+        total, cleared = accounts.reset_cooldowns(organizations.find(organization))
         return {"accounts": total, "cleared": cleared}
