@@ -12,6 +12,7 @@ ProxyError
 ├─ MethodNotAllowed       405 method_not_allowed
 ├─ Draining               503 draining
 ├─ Degraded               503 degraded
+├─ InternalError          500 internal_error
 ├─ UpstreamUnavailable    502 upstream_unavailable
 ├─ PoolBusy               429 pool_busy
 └─ PoolExhausted          429 pool_exhausted
@@ -89,6 +90,13 @@ class Draining(ProxyError):
 class Degraded(ProxyError):
     code = "degraded"
     status = 503
+
+
+class InternalError(ProxyError):
+    """A fault of ours, named as such and no further."""
+
+    code = "internal_error"
+    status = 500
 
 
 class UpstreamUnavailable(ProxyError):

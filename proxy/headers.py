@@ -37,7 +37,7 @@ def _named_by_connection(headers: Pairs) -> set[bytes]:
 
 
 def to_upstream(headers: Pairs, *, token: str, chatgpt_account_id: str | None, is_streamed: bool) -> list[tuple[bytes, bytes]]:
-    """The client's headers (lower-case names) as the account's upstream gets them; `proxy.upstream` adds host and content-length."""
+    """The client's headers (lower-case names) as the account's upstream gets them; without host and content-length."""
     hop = _named_by_connection(headers)
     passed = [
         (name, value)

@@ -100,6 +100,11 @@ class Meter:
         if name == ITEM_DONE:
             self._item_done(event)
 
+    def see_bytes(self, size: int) -> None:
+        """Books a part of an answer that is no stream: output, however it is cut."""
+        self.has_output = True
+        self._delta_bytes += size
+
     def see_response(self, body: bytes) -> None:
         """Books a whole response object, the answer to a request without streaming. Anything else changes nothing."""
         try:
@@ -108,7 +113,6 @@ class Meter:
             return
         self._take(response)
         if response.status in ("completed", "incomplete", "failed") or response.usage is not None:
-            self.has_output = True
             self.status = TERMINAL.get(f"response.{response.status}", "ok")
 
     def _end(self, name: str, event: Event) -> None:

@@ -64,9 +64,9 @@ class Scanner:
         self._edge = b""
 
     @property
-    def is_between_events(self) -> bool:
-        """No part of an unfinished event has been fed."""
-        return self._size == 0
+    def unfinished_bytes(self) -> int:
+        """How much of an event without its end has been fed."""
+        return self._size
 
     def feed(self, chunk: bytes) -> tuple[list[Event], int]:
         """The events that `chunk` completed, and the position in it after the last of them (0: it completed none)."""

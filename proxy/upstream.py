@@ -8,7 +8,7 @@ again only if it met a kept connection that the peer had already closed: used be
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,6 +23,10 @@ IDLE_SECONDS = 30.0
 # A peer that closed a kept connection answers our write with a reset within a round trip; one that took longer may have
 # begun to work on the request.
 STALE_SECONDS = 1.0
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""
 
 
 class Origin(NamedTuple):
@@ -85,6 +89,10 @@ class Response:
     def __aiter__(self) -> "Response":
         return self
 
+    async def next_chunk(self) -> bytes | None:
+        """The next bytes of the body, or None at its end. Raises UpstreamError. Cancelling it loses nothing."""
+        return await self._exchange.next_chunk()
+
     async def __anext__(self) -> bytes:
         chunk = await self._exchange.next_chunk()
         if chunk is None:
@@ -125,12 +133,13 @@ class Client:
         self._closed = False
 
     @asynccontextmanager
-    async def open(self, request: Request) -> AsyncIterator[Response]:
+    async def open(self, request: Request, *, on_written: Callable[[], None] | None = None) -> AsyncIterator[Response]:
         """Sends the request and waits for the response's head. Raises UpstreamError, also while the body is read.
 
-        Leaving the block before the body's end closes the connection, which tells the upstream to stop.
+        `on_written` is called when the first bytes are handed to the socket: from then on the request may run, whatever is
+        heard of it. Leaving the block before the body's end closes the connection, which tells the upstream to stop.
         """
-        exchange = await self._send(request)
+        exchange = await self._send(request, on_written or _nobody)
         try:
             yield Response(exchange)
         finally:
@@ -155,14 +164,14 @@ class Client:
         # Transports close their sockets in the next tick.
         await asyncio.sleep(0)
 
-    async def _send(self, request: Request) -> Exchange:
+    async def _send(self, request: Request, on_written: Callable[[], None]) -> Exchange:
         origin, _ = split(request.url)
         data = request.encode()
         loop = asyncio.get_running_loop()
         while (kept := self._take(origin)) is not None:
             began = loop.time()
             try:
-                return await self._exchange(kept, data)
+                return await self._exchange(kept, data, on_written)
             except Cut as cut:
                 if not cut.written:
                     continue
@@ -170,10 +179,11 @@ class Client:
                     raise
                 # Others of its age may be stale as well: the second try is on a fresh one, and is the last.
                 break
-        return await self._exchange(await self._connect(origin), data)
+        return await self._exchange(await self._connect(origin), data, on_written)
 
-    async def _exchange(self, connection: Connection, data: bytes) -> Exchange:
+    async def _exchange(self, connection: Connection, data: bytes, on_written: Callable[[], None]) -> Exchange:
         exchange = connection.send(data, header_seconds=self._header_seconds, idle_seconds=self._idle_seconds)
+        on_written()
         try:
             await exchange.head()
         except BaseException:

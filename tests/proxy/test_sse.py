@@ -109,11 +109,11 @@ def test_the_end_of_a_stream_without_its_last_blank_line_is_read() -> None:
 def test_the_position_tells_where_whole_events_end() -> None:
     scanner = Scanner(want, largest=1 << 20)
     assert scanner.feed(b"data: {}\n\ndata: {") == ([Event("", 10)], 10)
-    assert not scanner.is_between_events
+    assert scanner.unfinished_bytes == 7
     assert scanner.feed(b"}\n") == ([], 0)
     events, position = scanner.feed(b"\ndata: {}\n\n")
     assert (len(events), position) == (2, 11)
-    assert scanner.is_between_events
+    assert scanner.unfinished_bytes == 0
 
 
 @settings(max_examples=150, deadline=None)

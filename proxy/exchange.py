@@ -1,0 +1,302 @@
+"""One proxied request from first byte to settlement: the file to read first.
+
+    body read -> key (in memory) -> dialect -> rate, estimate -> admit + sticky + pool state (one round trip)
+    -> select (one round trip) -> send, hold the first event, relay -> settle, give the slot back
+
+Whatever happens between the admission and the last byte, the hold is settled (or released, where nothing was sent) exactly once.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from types import ModuleType
+
+from django.conf import settings
+
+from config import logging as weir_logging
+from config.errors import DomainError
+from proxy import auth, errors, estimate, intake, lifespan, permits, request_ids, settlement
+from proxy.asgi import App, Receive, Scope, Send, headers_of
+from proxy.attempt import Sender, Verdict
+from proxy.auth import Caller
+from proxy.errors import Answer
+from proxy.lifespan import Resources
+from proxy.relay import Downstream
+from proxy.settlement import Call, EndedBy, Tab
+from quotas import admission
+from quotas.admission import Admission, Amount
+from quotas.errors import Stale
+from routing import credentials, health, selection, sticky
+from routing.errors import CredentialError, SelectionError
+from routing.health import Failure, Kind
+from routing.selection import Lease, Live
+from routing.snapshots import CHATGPT, PoolSnapshot
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+MAX_RELOADS = 3
+SETTLE_WAIT_SECONDS = 1.0
+"""The answer's end waits this long for its settlement, so that who asks next sees it; then it is told without."""
+CONNECT_PAUSE_SECONDS = 0.05
+
+
+class ClientLeft(Exception):
+    """Nobody waits for the answer any more."""
+
+
+def app(dialect: ModuleType) -> App:
+    """The ASGI leaf of a dialect."""
+
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = request_ids.new()
+        with weir_logging.context(request_id=request_id):
+            await Exchange(dialect, scope, receive, send, request_id).run()
+
+    return handle
+
+
+class Exchange:
+    """One request."""
+
+    def __init__(self, dialect: ModuleType, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        self._dialect = dialect
+        self._scope = scope
+        self._receive = receive
+        self._downstream = Downstream(send)
+        self._request_id = request_id
+        self._began = time.monotonic()
+        self._headers = headers_of(scope)
+
+    async def run(self) -> None:
+        """Answers, whatever happens."""
+        resources = lifespan.resources()
+        resources.running += 1
+        answer: Answer | None = None
+        try:
+            answer = await self._respond(resources)
+        except (intake.ClientGone, ClientLeft):
+            return
+        except DomainError as error:
+            if error.status >= 500:
+                logger.warning("request refused", extra={"code": error.code, "reason": error.facts.get("reason")})
+            answer = errors.answer(error, now=resources.now(), request_id=self._request_id)
+        except Exception:
+            logger.exception("request failed")
+            fault = errors.InternalError("The gateway failed. The request was not completed.")
+            answer = errors.answer(fault, now=resources.now(), request_id=self._request_id)
+        finally:
+            resources.running -= 1
+        if answer is not None and not self._downstream.is_started:
+            await self._downstream.answer(answer)
+        await self._downstream.end()
+
+    async def _respond(self, resources: Resources) -> Answer | None:
+        """The whole answer to send, or None if the client has its stream. Raises DomainError."""
+        if self._scope["method"] != "POST":
+            raise errors.MethodNotAllowed("Only POST is served here.")
+        if resources.is_draining:
+            raise errors.Draining("The gateway is being restarted. Try again in a few seconds.")
+        caller = await auth.identify(self._headers, now=resources.now())
+        body = await intake.read_body(self._receive, self._headers, limit=settings.PROXY_MAX_BODY_BYTES)
+        inspection = self._dialect.inspect(body)
+        for _ in range(MAX_RELOADS):
+            try:
+                call, pool, admitted = await self._admit(resources, caller, inspection)
+                break
+            except Stale as stale:
+                # Something has changed: the key itself may be gone.
+                caller = await auth.identify(self._headers, now=resources.now(), at_least=stale.version)
+        else:
+            raise errors.Degraded("The configuration is changing. Try again in a few seconds.")
+        return await self._carry(resources, Tab(call, admitted.hold), pool, admitted)
+
+    async def _admit(
+        self, resources: Resources, caller: Caller, inspection: "settlement.Inspection"
+    ) -> tuple[Call, PoolSnapshot, Admission]:
+        """Prices, estimates and holds; brings the pool's live state along. Raises DomainError, and then holds nothing."""
+        rate = permits.check(caller, inspection, at=resources.now())
+        pool = selection.pool_for(caller.snapshot, caller.key)
+        has_sign_in_account = any(account.kind == CHATGPT for account in pool.accounts)
+        guess = estimate.estimate(inspection, rate, has_sign_in_account=has_sign_in_account)
+        session_key = sticky.session_key(
+            caller.snapshot.organization_id, self._headers, inspection.prompt_cache_key, inspection.opening
+        )
+        call = Call(self._request_id, caller, inspection, rate, guess, session_key, self._began)
+        admitted = await admission.admit(
+            resources.redis,
+            caller.snapshot,
+            caller.key,
+            request_id=self._request_id,
+            need=Amount(guess.credits, guess.tokens),
+            about=settlement.about(caller, inspection, session_key),
+            alongside=selection.live_commands(pool, session_key, inspection.previous_response_id),
+        )
+        return call, pool, admitted
+
+    async def _carry(self, resources: Resources, tab: Tab, pool: PoolSnapshot, admitted: Admission) -> Answer | None:
+        """From the hold to its settlement."""
+        resources.renewer.add(tab.hold)
+        watcher: asyncio.Task[None] | None = None
+        try:
+            # The client's leaving shortens this leash: to nothing before anything was sent, else to the grace in which the
+            # upstream may still deliver its terminal event.
+            async with asyncio.timeout(None) as leash:
+                loop = asyncio.get_running_loop()
+
+                def left() -> None:
+                    grace = settings.DISCONNECT_GRACE_SECONDS if tab.is_written else 0.0
+                    leash.reschedule(loop.time() + grace)
+
+                watcher = loop.create_task(self._downstream.watch(self._receive, left))
+                live = selection.read_live(pool, admitted.replies)
+                return await self._attempts(resources, tab, pool, live)
+        except TimeoutError:
+            if not leash.expired():
+                raise
+            self._end(tab, EndedBy.CLIENT, "client_closed")
+            raise ClientLeft from None
+        except ClientLeft:
+            tab.status = tab.status or "client_closed"
+            raise
+        except DomainError:
+            tab.status = tab.status or "failed"
+            raise
+        except BaseException:
+            # Cancelled by the server, or a fault of ours: what was sent may have run.
+            self._end(tab, EndedBy.US, "failed")
+            raise
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+            # Begun before anything is awaited: a second cancellation, or a closing loop, finds it under way.
+            settling = resources.spawn(self._settle(resources, tab))
+            await asyncio.wait({settling}, timeout=SETTLE_WAIT_SECONDS)
+
+    @staticmethod
+    def _end(tab: Tab, by: EndedBy, status: str) -> None:
+        if tab.attempts and tab.attempts[-1].ended_by is EndedBy.NOBODY and not tab.attempts[-1].meter.is_terminal:
+            tab.attempts[-1].ended_by = by
+        tab.status = tab.status or status
+
+    # -- attempts
+
+    async def _attempts(self, resources: Resources, tab: Tab, pool: PoolSnapshot, live: Live) -> Answer | None:
+        """Tries accounts until one answers: at most MAX_ATTEMPTS, and only while the client has seen nothing."""
+        excluded: set[int] = set()
+        unreached: set[int] = set()
+        last: Verdict | None = None
+        while len(tab.attempts) < MAX_ATTEMPTS:
+            if self._downstream.has_left:
+                raise ClientLeft
+            try:
+                lease = await self._select(resources, tab, pool, live, excluded, unreached)
+            except SelectionError:
+                if last is not None and last.answer is not None:
+                    return last.answer
+                raise
+            resources.leases.add(lease)
+            try:
+                last = await self._try(resources, tab, lease)
+            finally:
+                resources.spawn(resources.leases.give_back(lease))
+            failure = last.failure
+            if failure is None or not failure.movable or self._downstream.is_started:
+                return last.answer
+            if failure.kind is Kind.UNREACHABLE:
+                unreached.add(lease.account.account_id)
+                await asyncio.sleep(CONNECT_PAUSE_SECONDS)
+                continue
+            excluded.add(lease.account.account_id)
+            await health.report(resources.redis, pool, lease.account, failure)
+        assert last is not None
+        assert last.failure is not None
+        return await self._give_up(resources, tab, pool, live, excluded, unreached, last)
+
+    async def _try(self, resources: Resources, tab: Tab, lease: Lease) -> Verdict:
+        """One account; once more on the same one if its token may only have been old."""
+        verdict = await self._send(resources, tab, lease)
+        failure = verdict.failure
+        if failure is None or not failure.refresh or lease.account.kind != CHATGPT or len(tab.attempts) >= MAX_ATTEMPTS:
+            return verdict
+        try:
+            await credentials.refresh_async(lease.account, used=verdict.used)
+        except CredentialError as error:
+            logger.info("token not renewed", extra={"account": lease.account.uuid, "code": error.code})
+            return verdict
+        if self._downstream.has_left:
+            raise ClientLeft
+        return await self._send(resources, tab, lease)
+
+    async def _send(self, resources: Resources, tab: Tab, lease: Lease) -> Verdict:
+        sender = Sender(tab, tab.begin(lease), self._downstream, resources, self._scope["headers"])
+        return await sender.run()
+
+    async def _select(
+        self, resources: Resources, tab: Tab, pool: PoolSnapshot, live: Live, excluded: set[int], unreached: set[int]
+    ) -> Lease:
+        """An account that has not failed this request. One that could not be reached is tried again if there is no other:
+        it may have been this one connection. Raises SelectionError."""
+        try:
+            return await self._lease(resources, tab, pool, live, frozenset(excluded | unreached))
+        except SelectionError:
+            if not unreached:
+                raise
+        return await self._lease(resources, tab, pool, live, frozenset(excluded))
+
+    async def _lease(self, resources: Resources, tab: Tab, pool: PoolSnapshot, live: Live, excluded: frozenset[int]) -> Lease:
+        call = tab.call
+        return await selection.select(
+            resources.redis,
+            pool,
+            live,
+            request_id=self._request_id,
+            model=call.inspection.model,
+            tier=call.inspection.service_tier,
+            session_key=call.session_key,
+            exclude=excluded,
+            now_ms=tab.hold.ack,
+            rng=random.random,
+        )
+
+    async def _give_up(
+        self,
+        resources: Resources,
+        tab: Tab,
+        pool: PoolSnapshot,
+        live: Live,
+        excluded: set[int],
+        unreached: set[int],
+        last: Verdict,
+    ) -> Answer | None:
+        """The right refusal after the last attempt. Raises DomainError unless an upstream's own answer is passed on."""
+        failure: Failure | None = last.failure
+        if last.answer is not None:
+            return last.answer
+        if failure is not None and failure.kind is Kind.UNREACHABLE:
+            for account in pool.accounts:
+                if account.account_id in unreached:
+                    resources.spawn(health.report(resources.redis, pool, account, failure))
+            raise errors.UpstreamUnavailable("The upstream cannot be reached.")
+        # Every attempt met an account that cannot serve now. If all are such, selection knows when that ends.
+        lease = await self._lease(resources, tab, pool, live, frozenset(excluded | unreached))
+        await resources.leases.give_back(lease)
+        raise errors.PoolBusy("The accounts tried cannot serve at the moment. Try again shortly.", retry_after=1)
+
+    # -- the end
+
+    async def _settle(self, resources: Resources, tab: Tab) -> None:
+        """Ends the hold, exactly once."""
+        resources.renewer.discard(tab.hold)
+        if not tab.is_written:
+            await admission.release(resources.redis, tab.hold)
+            return
+        try:
+            amount, body = tab.owed()
+        except Exception:
+            # A hold must end even if its bill cannot be written: at what was observed.
+            logger.exception("bill not written")
+            call = tab.call
+            amount, body = tab.hold.observed, settlement.about(call.caller, call.inspection, call.session_key)
+        await admission.settle(resources.redis, tab.hold, amount=amount, body=body)

@@ -1,0 +1,112 @@
+"""What a web process opens at its start and closes at its end: clients, renewals, the ear for changes."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+
+from config import redis as weir_redis
+from config import snapshot
+from config.clock import utc_now
+from config.redis import Redis
+from proxy.leases import LeaseKeeper
+from proxy.upstream import Client
+from quotas import admission
+from quotas.holds import Renewer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Resources:
+    """What the requests of one event loop share."""
+
+    redis: Redis
+    upstream: Client
+    renewer: Renewer
+    leases: LeaseKeeper
+    is_draining: bool = False
+    running: int = 0
+    """Proxied requests between their first byte and their settlement."""
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def now(self) -> datetime:
+        return utc_now()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Runs `work` beside the request; an error is logged, and cancelling the request does not reach it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("work beside a request failed", exc_info=error)
+
+    async def finish(self, seconds: float) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+
+_resources: Resources | None = None
+_listener: asyncio.Task[None] | None = None
+
+
+def resources() -> Resources:
+    """Those of this process. Raises RuntimeError before `startup`."""
+    if _resources is None:
+        raise RuntimeError("the lifespan has not begun: the server must run it")
+    return _resources
+
+
+async def startup() -> None:
+    """Opens everything; connects to nothing yet, so a process starts while Redis is away."""
+    global _resources, _listener
+    redis = weir_redis.client()
+    made = Resources(
+        redis=redis,
+        upstream=Client(
+            connect_seconds=settings.UPSTREAM_CONNECT_TIMEOUT_SECONDS,
+            header_seconds=settings.UPSTREAM_HEADER_TIMEOUT_SECONDS,
+            idle_seconds=settings.UPSTREAM_IDLE_TIMEOUT_SECONDS,
+        ),
+        renewer=admission.renewer(redis),
+        leases=LeaseKeeper(redis, every_seconds=settings.HOLD_RENEW_SECONDS),
+    )
+    made.renewer.start()
+    made.leases.start()
+    _listener = asyncio.get_running_loop().create_task(snapshot.cache().listen())
+    _resources = made
+
+
+async def shutdown() -> None:
+    """Takes no new request, lets settlements arrive, closes everything. Safe to call twice."""
+    global _resources, _listener
+    ending, _resources = _resources, None
+    if ending is None:
+        return
+    ending.is_draining = True
+    await ending.finish(settings.DRAIN_SECONDS)
+    remaining = await admission.finish(ending.redis, timeout_seconds=settings.DRAIN_SECONDS)
+    if remaining:
+        logger.error("settlements were not answered before the end; their holds become orphans", extra={"count": remaining})
+    if _listener is not None:
+        _listener.cancel()
+        await asyncio.gather(_listener, return_exceptions=True)
+        _listener = None
+    await ending.renewer.stop()
+    await ending.leases.stop()
+    await ending.upstream.close()
+    await ending.redis.close()
+
+
+def drain() -> None:
+    """From now on new requests are refused; running ones end as they may."""
+    if _resources is not None:
+        _resources.is_draining = True

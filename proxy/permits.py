@@ -1,0 +1,51 @@
+"""May this key ask for this model, this effort, this speed? Judged by the snapshot alone, before anything is counted."""
+
+from datetime import datetime
+
+from billing.snapshots import RateSnapshot, SubscriptionSnapshot
+
+from proxy.auth import Caller
+from proxy.dialects.responses import Inspection
+from proxy.errors import EffortNotAllowed, FastModeNotAllowed, ModelNotAllowed
+
+
+def subscription_of(caller: Caller) -> SubscriptionSnapshot | None:
+    """What the key draws on: its member's own seat, else the organization's subscription; None if there is neither."""
+    shared: SubscriptionSnapshot | None = None
+    for subscription in caller.snapshot.billing.subscriptions:
+        if subscription.member_id == caller.key.member_id:
+            found: SubscriptionSnapshot = subscription
+            return found
+        if subscription.member_id is None:
+            shared = subscription
+    return shared
+
+
+def check(caller: Caller, inspection: Inspection, *, at: datetime) -> RateSnapshot:
+    """The rate that prices the asked model at `at`.
+
+    Raises ModelUnknown, ModelUnpriced, ModelNotAllowed, EffortNotAllowed, FastModeNotAllowed.
+    """
+    rate: RateSnapshot = caller.snapshot.billing.rates.rate_for(inspection.model, at)
+    subscription = subscription_of(caller)
+    for allowed, whose in (
+        (caller.key.allowed_models, "This key"),
+        (subscription.models if subscription is not None else None, "Your plan"),
+    ):
+        if not is_allowed(allowed, inspection.model, rate.model):
+            raise ModelNotAllowed(f"{whose} may not use the model {inspection.model}.", param="model")
+    efforts = caller.key.allowed_efforts
+    effort = inspection.reasoning_effort
+    if efforts is not None and effort is not None and effort not in efforts:
+        raise EffortNotAllowed(f"This key may not use the reasoning effort {effort[:40]!r}.", param="reasoning.effort")
+    if inspection.is_fast:
+        if not caller.key.fast_allowed:
+            raise FastModeNotAllowed("This key may not use fast mode.", param="service_tier")
+        if subscription is not None and not subscription.fast_allowed:
+            raise FastModeNotAllowed("Your plan does not include fast mode.", param="service_tier")
+    return rate
+
+
+def is_allowed(allowed: frozenset[str] | None, *names: str) -> bool:
+    """None allows all; a dated name is allowed where its base model is."""
+    return allowed is None or any(name in allowed for name in names)

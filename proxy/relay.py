@@ -1,0 +1,164 @@
+"""Bytes to the client: an answer's start, its stream, its end; and the client's leaving."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from proxy import metering
+from proxy.asgi import Receive, Send, send_answer
+from proxy.errors import Answer
+from proxy.metering import Meter
+from proxy.sse import Event
+
+HELD_SECONDS = 0.25
+"""How long the upstream's preamble is kept back: an upstream that refuses inside a stream does it at once."""
+HELD_BYTES = 256 * 1024
+TAIL_BYTES = 64 * 1024
+"""The part of an unfinished event that is kept back, so that a stream we must end ourselves ends between events."""
+
+
+class Downstream:
+    """The client's side of one request. After it has left, writing does nothing."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_left = False
+        self.is_started = False
+        self.is_ended = False
+
+    async def watch(self, receive: Receive, on_left: Callable[[], None]) -> None:
+        """Waits until the client leaves. Run as a task; cancel it once the answer has ended."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not self.is_ended:
+            self.has_left = True
+            on_left()
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.is_started = True
+        if not self.has_left:
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes) -> None:
+        if not self.has_left and data:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        if self.is_started and not self.is_ended:
+            self.is_ended = True
+            if not self.has_left:
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def answer(self, answer: Answer) -> None:
+        """A whole answer; only if nothing was sent before."""
+        assert not self.is_started
+        self.is_started = self.is_ended = True
+        if not self.has_left:
+            await send_answer(self._send, answer)
+
+
+class StreamRelay:
+    """One upstream stream on its way to the client: metered, then passed on byte for byte.
+
+    Kept back are the preamble (until output, a terminal event, or HELD_SECONDS), during which another account may still
+    answer instead, and the beginning of an unfinished event, which a client cannot use before its end.
+    """
+
+    def __init__(
+        self,
+        downstream: Downstream,
+        meter: Meter,
+        head: tuple[int, list[tuple[bytes, bytes]]],
+        *,
+        before_open: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.meter = meter
+        self._before_open = before_open
+        self.has_unfinished_event = False
+        self._downstream = downstream
+        self._head = head
+        self._scanner = metering.scanner()
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._newest = b""
+        self._last_whole: tuple[bytes, bytes, int] = (b"", b"", 0)
+        self._held_until: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Has the client been sent anything of this stream?"""
+        return self._downstream.is_started
+
+    @property
+    def is_refused(self) -> bool:
+        """The upstream failed before it produced anything, and the client has seen nothing."""
+        return self.meter.failure is not None and not self.meter.has_output and not self.is_open
+
+    def patience(self, now: float) -> float | None:
+        """Seconds until `open` is due; None if it is not waited for."""
+        return None if self.is_open or self._held_until is None else max(0.0, self._held_until - now)
+
+    def held(self) -> bytes:
+        """All that was kept back so far, for an answer that is passed on as a whole."""
+        return b"".join(self._waiting)
+
+    async def feed(self, chunk: bytes) -> list[Event]:
+        """Meters a chunk and passes on what may go. Returns its events."""
+        events, whole = self._scanner.feed(chunk)
+        for event in events:
+            self.meter.see(event)
+        if whole:
+            self._last_whole = (self._newest, chunk, whole)
+        self._newest = chunk
+        if not self.is_open:
+            self._keep(chunk)
+            if self._held_until is None and self.meter.events:
+                self._held_until = asyncio.get_running_loop().time() + HELD_SECONDS
+            if not self.is_refused and (self.meter.has_output or self.meter.is_terminal or self._waiting_bytes > HELD_BYTES):
+                await self.open()
+        elif whole == len(chunk) and not self._waiting:
+            await self._downstream.write(chunk)
+        else:
+            self._keep(chunk)
+            if whole or self._waiting_bytes > TAIL_BYTES:
+                await self._pass_on()
+        return events
+
+    async def open(self) -> None:
+        """Begins the client's answer, with what was kept back."""
+        await self._start()
+        await self._pass_on()
+
+    async def _start(self) -> None:
+        await self._before_open()
+        await self._downstream.start(*self._head)
+
+    async def finish(self) -> None:
+        """The upstream's stream has ended: what is left of it is passed on, also an event without its empty line."""
+        for event in self._scanner.end():
+            self.meter.see(event)
+        if self.meter.is_terminal:
+            if not self.is_open:
+                await self._start()
+            await self._downstream.write(self.held())
+
+    def next_sequence_number(self) -> int:
+        before, last, whole = self._last_whole
+        return metering.next_sequence_number(self.meter.events, before + last[:whole])
+
+    async def break_off(self, event: bytes) -> None:
+        """Ends the client's stream with an event of ours in place of an unfinished one of the upstream's."""
+        await self._downstream.write(b"\n\n" + event if self.has_unfinished_event else event)
+
+    def _keep(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+
+    async def _pass_on(self) -> None:
+        """Writes what waits, up to the last whole event; all of it if the unfinished one has grown too large to be kept."""
+        ready = b"".join(self._waiting)
+        unfinished = self._scanner.unfinished_bytes
+        self.has_unfinished_event = unfinished > TAIL_BYTES
+        cut = len(ready) if self.has_unfinished_event else len(ready) - min(unfinished, len(ready))
+        self._waiting = [ready[cut:]] if cut < len(ready) else []
+        self._waiting_bytes = len(ready) - cut
+        await self._downstream.write(ready[:cut])

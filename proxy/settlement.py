@@ -1,0 +1,283 @@
+"""What a request owes when it has ended, whichever way: one price line for each attempt that is paid for, one usage event.
+
+Owed (design section 6): the upstream's own count if it gave one; else an estimate of input and output for what produced output,
+or was cut by the client or by us after it was written; nothing for what the upstream itself ended without output.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from billing.errors import ImplausibleUsage, ModelUnknown, ModelUnpriced
+from billing.snapshots import RateSnapshot
+from billing.tokens import TokenUsage
+
+from billing import events, pricing, tokens
+from billing.events import Body, PriceLine
+from config.snapshot import Snapshot
+from proxy import estimate
+from proxy.auth import Caller
+from proxy.dialects.responses import Inspection
+from proxy.estimate import Estimate
+from proxy.metering import Meter
+from quotas.holds import Amount, Hold
+from routing.selection import Lease
+
+logger = logging.getLogger(__name__)
+
+UNSENT_TOKENS = 16_384
+"""Instructions that an upstream adds by itself; more input than this above one token for each byte sent is not believed."""
+MOST_RAW_USAGE_BYTES = 4096
+
+
+class EndedBy(Enum):
+    """Who ended an attempt's answer."""
+
+    NOBODY = "nobody"
+    UPSTREAM = "upstream"
+    CLIENT = "client"
+    US = "us"
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One try on one account, as far as it got."""
+
+    number: int
+    lease: Lease
+    meter: Meter = field(default_factory=Meter)
+    is_written: bool = False
+    http_status: int = 0
+    failure: str = ""
+    ended_by: EndedBy = EndedBy.NOBODY
+
+    def trace(self) -> dict[str, Any]:
+        """What the request log shows of it."""
+        step: dict[str, Any] = {
+            "account_id": self.lease.account.account_id,
+            "reason": self.lease.reason,
+            "candidates": self.lease.candidates,
+        }
+        if self.http_status:
+            step["status"] = self.http_status
+        if self.failure:
+            step["failure"] = self.failure
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that was admitted: whose, what, at which price."""
+
+    request_id: str
+    caller: Caller
+    inspection: Inspection
+    rate: RateSnapshot
+    estimate: Estimate
+    session_key: str | None
+    began: float
+    """time.monotonic() at its first byte."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.caller.snapshot
+
+
+def about(caller: Caller, inspection: Inspection, session_key: str | None) -> bytes:
+    """The event body of an orphan: what is known before anything is sent."""
+    return events.encode_body(
+        Body(
+            member_id=caller.key.member_id,
+            key_id=caller.key.key_id,
+            team_id=caller.key.team_id,
+            model_asked=inspection.model,
+            tier_asked=(inspection.service_tier or "")[:20],
+            session=session_key or "",
+            is_estimated=True,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One attempt priced."""
+
+    price: PriceLine
+    tier: str
+    is_estimated: bool
+    is_implausible: bool
+    is_clamped: bool
+    tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class Tab:
+    """What a request has run up so far. `status` is a usage record's; set by whoever learns how it ended."""
+
+    call: Call
+    hold: Hold
+    attempts: list[Attempt] = field(default_factory=list)
+    status: str = ""
+    first_token_ms: int | None = None
+
+    @property
+    def is_written(self) -> bool:
+        """Was anything handed to an upstream's socket?"""
+        return any(attempt.is_written for attempt in self.attempts)
+
+    def begin(self, lease: Lease) -> Attempt:
+        attempt = Attempt(number=len(self.attempts) + 1, lease=lease)
+        self.attempts.append(attempt)
+        return attempt
+
+    def elapsed_ms(self) -> int:
+        return int((time.monotonic() - self.call.began) * 1000)
+
+    def saw_output(self) -> None:
+        if self.first_token_ms is None:
+            self.first_token_ms = self.elapsed_ms()
+
+    def observe(self, attempt: Attempt) -> None:
+        """Tells the hold what this has cost at least, so that a crash is billed for it."""
+        call = self.call
+        output = attempt.meter.output_estimate
+        self.hold.observe(
+            Amount(
+                credits=estimate.price(call.rate, call.estimate.input_tokens, output, fast=call.inspection.is_fast),
+                tokens=call.estimate.input_tokens + output,
+            )
+        )
+
+    def owed(self) -> tuple[Amount, bytes]:
+        """The amount to settle and the usage event's body."""
+        call = self.call
+        lines = [line for attempt in self.attempts if (line := self._line(attempt)) is not None]
+        is_implausible = any(line.is_implausible for line in lines)
+        credits = sum(line.price.credits for line in lines)
+        counted = sum(line.tokens for line in lines)
+        if is_implausible:
+            logger.warning(
+                "implausible usage booked at the hold's amount",
+                extra={
+                    "accounts": [line.price.account_id for line in lines if line.is_implausible],
+                    "model": call.inspection.model,
+                },
+            )
+        last = self.attempts[-1] if self.attempts else None
+        billed = lines[-1] if lines else None
+        meter = last.meter if last is not None else Meter()
+        body = Body(
+            member_id=call.caller.key.member_id,
+            key_id=call.caller.key.key_id,
+            team_id=call.caller.key.team_id,
+            model_asked=call.inspection.model,
+            session=call.session_key or "",
+            account_id=last.lease.account.account_id if last is not None else None,
+            response_id=meter.response_id,
+            model_served=meter.model or (billed.price.model if billed is not None else ""),
+            tier_asked=(call.inspection.service_tier or "")[:20],
+            tier_billed=billed.tier if billed is not None else "",
+            status=self.status or "failed",
+            is_estimated=any(line.is_estimated for line in lines),
+            is_implausible=is_implausible,
+            is_clamped=any(line.is_clamped for line in lines),
+            latency_ms=self.elapsed_ms(),
+            first_token_ms=self.first_token_ms,
+            rate_id=billed.price.rate_id if billed is not None else None,
+            lines=tuple(line.price for line in lines),
+            trace=tuple(attempt.trace() for attempt in self.attempts),
+            raw_usage=_bounded(meter.usage),
+        )
+        return Amount(credits=credits, tokens=counted), events.encode_body(body)
+
+    def _line(self, attempt: Attempt) -> Line | None:
+        """What one attempt costs; None if it costs nothing because nothing of it ran."""
+        if not attempt.is_written:
+            return None
+        meter = attempt.meter
+        try:
+            usage = tokens.normalise(meter.usage) if meter.usage is not None else None
+        except ImplausibleUsage:
+            return self._implausible(attempt)
+        if usage is not None:
+            if self._is_more_than_sent(usage):
+                return self._implausible(attempt)
+            self._learn(usage)
+            return self._priced(attempt, usage, is_estimated=False)
+        is_ours = attempt.ended_by in (EndedBy.CLIENT, EndedBy.US)
+        if not meter.has_output and not is_ours and meter.status not in ("ok", "incomplete"):
+            return None
+        estimated = estimate.usage_of(self.call.estimate.input_tokens, meter.output_estimate)
+        return self._priced(attempt, estimated, is_estimated=True)
+
+    def _priced(self, attempt: Attempt, usage: TokenUsage, *, is_estimated: bool) -> Line:
+        rate = self._rate_served(attempt.meter.model)
+        tier = pricing.tier_billed(
+            attempt.lease.account.kind, self.call.inspection.service_tier, attempt.meter.service_tier or None
+        )
+        price = PriceLine(
+            model=rate.model,
+            rate_id=rate.rate_id,
+            account_id=attempt.lease.account.account_id,
+            input=usage.input,
+            cached_input=usage.cached_input,
+            cache_write=usage.cache_write,
+            output=usage.output,
+            reasoning=usage.reasoning,
+            credits=pricing.cost(usage, rate, fast=tier == "fast"),
+        )
+        counted = usage.input + usage.cached_input + usage.cache_write + usage.output
+        return Line(price, tier, is_estimated, False, usage.clamped, counted)
+
+    def _implausible(self, attempt: Attempt) -> Line:
+        """Booked at what was held: a counter never falls, and nobody pays for a number that cannot be (D5)."""
+        held = self.call.estimate
+        tier = "fast" if self.call.inspection.is_fast else "standard"
+        price = PriceLine(
+            model=self.call.rate.model,
+            rate_id=self.call.rate.rate_id,
+            account_id=attempt.lease.account.account_id,
+            input=held.input_tokens,
+            output=held.output_tokens,
+            credits=held.credits,
+        )
+        return Line(price, tier, True, True, False, held.tokens)
+
+    def _rate_served(self, model: str) -> RateSnapshot:
+        """The rate of the model that answered, valid when the request was admitted; the asked one's if it has none."""
+        call = self.call
+        if not model or model == call.inspection.model:
+            model = call.inspection.model
+        try:
+            at = datetime.fromtimestamp(self.hold.admitted_at, UTC)
+            found: RateSnapshot = call.snapshot.billing.rates.rate_for(model, at)
+        except (ModelUnknown, ModelUnpriced):
+            logger.warning(
+                "a model without a rate answered; billed as asked", extra={"asked": call.inspection.model, "served": model}
+            )
+            return call.rate
+        return found
+
+    def _is_more_than_sent(self, usage: TokenUsage) -> bool:
+        counted = usage.input + usage.cached_input + usage.cache_write
+        inspection = self.call.inspection
+        return counted > len(inspection.body) + UNSENT_TOKENS and not inspection.may_read_more_than_sent()
+
+    def _learn(self, usage: TokenUsage) -> None:
+        inspection = self.call.inspection
+        body_bytes = None if inspection.previous_response_id else len(inspection.body)
+        estimate.learned.learn(
+            self.call.rate.model,
+            body_bytes=body_bytes,
+            input_tokens=usage.input + usage.cached_input + usage.cache_write,
+            output_tokens=usage.output,
+        )
+
+
+def _bounded(usage: dict[str, Any] | None) -> dict[str, Any] | None:
+    if usage is None:
+        return None
+    return usage if len(repr(usage)) <= MOST_RAW_USAGE_BYTES else {"dropped": "larger than the log takes"}
