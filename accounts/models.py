@@ -33,6 +33,9 @@ class User(AbstractUser):
 
     username = None  # type: ignore[assignment]
     email = models.EmailField(max_length=254, unique=True)
+    last_organization = models.ForeignKey(
+        "Organization", null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
+    )
 
     USERNAME_FIELD = "email"
     REQUIRED_FIELDS: ClassVar[list[str]] = []

@@ -22,9 +22,6 @@ from accounts.permissions import Action, Reach
 P = ParamSpec("P")
 M = TypeVar("M", bound=Model)
 
-LAST_USED = "organization"
-"""The session key that remembers the slug of the organization last looked at."""
-
 
 def membership(user: User | AnonymousUser, slug: str) -> Member:
     """The user's membership in the organization with this slug. Raises Http404, also for an organization that is foreign."""
@@ -46,12 +43,12 @@ def memberships(user: User) -> QuerySet[Member]:
 
 
 def last_used(request: HttpRequest) -> Member | None:
-    """The membership that `/` leads to: the one last used in this session, else the first; None for who has none."""
+    """The membership that `/` leads to: the one last used, else the first by name; None for who has none."""
     if not isinstance(request.user, User):
         return None
     rows = list(memberships(request.user))
-    slug = request.session.get(LAST_USED)
-    return next((row for row in rows if row.organization.slug == slug), rows[0] if rows else None)
+    last = request.user.last_organization_id
+    return next((row for row in rows if row.organization_id == last), rows[0] if rows else None)
 
 
 def demand(member: Member, action: Action, *, of: Member | None = None, team_id: int | None = None) -> None:
@@ -87,8 +84,8 @@ def page(
             member = membership(request.user, slug)
             if action is not None and permissions.reach(member, action) is Reach.NONE:
                 raise PermissionDenied
-            if request.session.get(LAST_USED) != slug:
-                request.session[LAST_USED] = slug
+            if request.user.last_organization_id != member.organization_id:
+                User.objects.filter(pk=request.user.pk).update(last_organization=member.organization)
             return view(request, member, *args, **kwargs)
 
         return login_required(guarded)

@@ -1,8 +1,11 @@
-"""RequestContextMiddleware: gives every Django request an id for logs and answers."""
+"""What every Django request goes through first: whom to believe about the client, an id for logs, the admin's own policy."""
 
+import ipaddress
 import secrets
 from collections.abc import Callable
 
+from csp.constants import SELF, UNSAFE_EVAL, UNSAFE_INLINE
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 from config import logging as weir_logging
@@ -19,4 +22,61 @@ class RequestContextMiddleware:
         with weir_logging.context(request_id=request_id):
             response = self.get_response(request)
         response["X-Request-Id"] = request_id
+        return response
+
+
+class TrustedProxyMiddleware:
+    """Forwarded headers count only from TRUSTED_PROXIES: from anyone else they are removed before anything reads them (N71, J7).
+
+    From a trusted proxy, REMOTE_ADDR becomes the right-most address of X-Forwarded-For that is not a trusted proxy's: what stands
+    left of it was written by the client itself. Comes first in MIDDLEWARE.
+    """
+
+    OTHERS = ("HTTP_X_FORWARDED_PROTO", "HTTP_X_FORWARDED_HOST", "HTTP_X_FORWARDED_PORT", "HTTP_X_REAL_IP", "HTTP_FORWARDED")
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        peer = request.META.get("REMOTE_ADDR")
+        forwarded = request.META.pop("HTTP_X_FORWARDED_FOR", "")
+        if not _is_trusted(peer):
+            for name in self.OTHERS:
+                request.META.pop(name, None)
+        else:
+            for hop in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
+                if _address(hop) is None:
+                    break
+                peer = hop
+                if not _is_trusted(hop):
+                    break
+            request.META["REMOTE_ADDR"] = peer
+        return self.get_response(request)
+
+
+def _address(text: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(text or "")
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _is_trusted(text: str | None) -> bool:
+    address = _address(text)
+    return address is not None and any(address in ipaddress.ip_network(network) for network in settings.TRUSTED_PROXIES)
+
+
+class AdminPolicyMiddleware:
+    """The admin's own content policy: its theme evaluates expressions and writes style attributes. Comes after CSPMiddleware."""
+
+    POLICY = {"script-src": [SELF, UNSAFE_EVAL], "style-src": [SELF, UNSAFE_INLINE]}
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        if request.path_info.startswith("/admin/"):
+            response._csp_update = self.POLICY  # type: ignore[attr-defined]  # django-csp's way to say it
         return response
