@@ -4,7 +4,7 @@ What the processes must see is committed, so flows make tenants of their own wit
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from tests import secrets
 from tests.flows import stack as processes
+from tests.flows import tenants
 from tests.upstream import ScriptedUpstream
 
 
@@ -63,16 +64,22 @@ def stack(
 
 
 @pytest.fixture
-async def eventually() -> AsyncIterator[Any]:
+def tenant(upstream: ScriptedUpstream, stack: Stack, transactional_db: None) -> tenants.Tenant:
+    """A tenant of this test's own, with an account by API key."""
+    return tenants.make()
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Awaitable[Any]]:
     """`await eventually(check, seconds)`: the first true value of `check()`, asked every 50 ms; fails when time is up."""
 
     async def wait(check: Any, seconds: float = 5.0) -> Any:
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
-            value = await asyncio.to_thread(check)
+            value = await tenants.in_thread(check)
             if value:
                 return value
             assert asyncio.get_running_loop().time() < deadline, f"not within {seconds} s: {check}"
             await asyncio.sleep(0.05)
 
-    yield wait
+    return wait

@@ -1,0 +1,198 @@
+"""The route walker: every URL of the project, as every role of a foreign organization; nothing foreign in any answer.
+
+A route without a rule fails `test_every_route_has_a_rule`: who adds one says here what a stranger gets.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls.resolvers import RoutePattern
+
+from accounts import members
+from accounts.models import Member
+from tests import factories, secrets
+from tests.flows import tenants
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PASSWORD = "a-walker's password 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a signed-in stranger gets at a route: `get` and `post` are the statuses that may come."""
+
+    get: tuple[int, ...]
+    post: tuple[int, ...]
+
+
+FOREIGN = Rule(get=(404,), post=(404,))
+"""A page of an organization: as if it did not exist. Where only the other method is served, 405 says nothing either."""
+OPEN = Rule(get=(200, 302), post=(200, 302, 405))
+"""The same for everybody: sign-in, health."""
+ADMIN = Rule(get=(302, 403, 404), post=(302, 403, 404, 405))
+"""Operators only."""
+OWN = Rule(get=(200, 302), post=(302, 405))
+"""Leads to what is one's own."""
+
+RULES: dict[str, Rule] = {
+    "": OWN,
+    "health/live": OPEN,
+    "health/ready": OPEN,
+    "accounts/login/": OPEN,
+    "accounts/logout/": OWN,
+    "accounts/inactive/": OPEN,
+    "accounts/signup/": OPEN,
+    "accounts/reauthenticate/": OWN,
+    "accounts/email/": Rule(get=(200, 302), post=(200, 302)),
+    "accounts/confirm-email/": OPEN,
+    "accounts/confirm-email/<key>/": Rule(get=(200, 302, 404), post=(302, 404)),
+    "accounts/password/change/": Rule(get=(200, 302), post=(200, 302)),
+    "accounts/password/set/": Rule(get=(200, 302), post=(200, 302)),
+    "accounts/password/reset/": OPEN,
+    "accounts/password/reset/done/": OPEN,
+    "accounts/password/reset/key/<uidb36>-<key>/": Rule(get=(200, 302), post=(200, 302)),
+    "accounts/password/reset/key/done/": OPEN,
+    "join/<str:token>": FOREIGN,
+    "o/<slug:slug>/": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/key": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/key/issue": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/key/<uuid:uuid>/revoke": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/overview": Rule(get=(404,), post=(405,)),
+}
+
+
+def routes(patterns: Any = None, prefix: str = "") -> Iterator[str]:
+    """Every route of the project's URL table, spelled as declared; regular expressions as named groups."""
+    for entry in patterns if patterns is not None else get_resolver().url_patterns:
+        if isinstance(entry.pattern, RoutePattern):
+            text = str(entry.pattern)
+        else:
+            text = spelled(entry.pattern.regex.pattern)
+        if isinstance(entry, URLResolver):
+            yield from routes(entry.url_patterns, prefix + text)
+        elif isinstance(entry, URLPattern):
+            yield prefix + text
+
+
+def spelled(regex: str) -> str:
+    import re
+
+    text = regex.removeprefix("^").removesuffix("$").removesuffix(r"\Z")
+    text = re.sub(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)", r"<\1>", text)
+    return text.replace("\\", "")
+
+
+def rule_of(route: str) -> Rule | None:
+    return ADMIN if route.startswith("admin/") else RULES.get(route)
+
+
+def test_every_route_has_a_rule() -> None:
+    missing = sorted(route for route in routes() if rule_of(route) is None)
+    assert not missing, f"routes without a rule: {missing}"
+
+
+def test_every_rule_has_a_route() -> None:
+    assert set(RULES) <= set(routes())
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The foreign organization's things, and what names them."""
+
+    tenant: tenants.Tenant
+    marks: frozenset[bytes]
+
+    def url(self, route: str) -> str:
+        import re
+
+        values = {
+            "slug": self.tenant.organization.slug,
+            "uuid": str(self.tenant.key.row.uuid),
+            "token": "no-such-token",
+            "object_id": str(self.tenant.key.row.pk),
+            "content_type_id": "1",
+            "app_label": "accounts",
+            "key": "k",
+            "uidb36": "1",
+            "url": "x",
+        }
+        return "/" + re.sub(r"<(?:\w+:)?(\w+)>", lambda found: values.get(found[1], "1"), route)
+
+
+@pytest.fixture
+def world() -> World:
+    tenant = tenants.make()
+    account = tenant.account
+    assert account is not None and tenant.member.user is not None
+    marks = {
+        tenant.organization.name,
+        tenant.organization.slug,
+        str(tenant.organization.uuid),
+        tenant.member.user.email,
+        str(tenant.member.uuid),
+        str(tenant.key.row.uuid),
+        tenant.key.row.public_id,
+        account.label,
+        str(account.uuid),
+    }
+    return World(tenant, frozenset(mark.encode() for mark in marks))
+
+
+@pytest.mark.parametrize("role", [*Member.Role.values, "nobody"])
+def test_nothing_foreign_is_in_any_answer(world: World, role: str, settings: Any) -> None:
+    """J5 in part: every route x every role of another organization (or none); 404 as for a missing one, nothing changed."""
+    client = Client(raise_request_exception=False)
+    if role != "nobody":
+        home = factories.organization()
+        stranger = members.add(home, f"{factories.unique(role)}@elsewhere.example", role=role, by=None, password=PASSWORD)
+        assert stranger.user is not None
+        client.force_login(stranger.user)
+    for route in routes():
+        rule = rule_of(route)
+        assert rule is not None
+        url = world.url(route)
+        if role == "nobody" and route.startswith("o/"):
+            rule = Rule(get=(302, 405), post=(302, 405))
+        for method, allowed in (("get", rule.get), ("post", rule.post)):
+            if route == "accounts/logout/" and method == "post":
+                continue
+            answer = getattr(client, method)(url)
+            content = b"".join(answer.streaming_content) if answer.streaming else answer.content
+            head = repr(sorted(answer.headers.items())).encode()
+            secrets.record_answer(f"{method} {route}", head + content)
+            said = content.replace(url.encode(), b"") + head.replace(url.encode(), b"")
+            said = said.replace(url.lstrip("/").encode(), b"")
+            assert answer.status_code in allowed, f"{role} {method} {url}: {answer.status_code}"
+            found = [mark for mark in world.marks if mark in said]
+            assert not found, f"{role} {method} {url} tells {found}"
+    world.tenant.key.row.refresh_from_db()
+    assert world.tenant.key.row.revoked_at is None
+    assert world.tenant.member.api_keys.count() == 1
+
+
+@pytest.mark.parametrize("route", ["o/<slug:slug>/key", "o/<slug:slug>/overview", "o/<slug:slug>/"])
+def test_a_foreign_organization_is_answered_exactly_as_a_missing_one(world: World, route: str) -> None:
+    client = Client(raise_request_exception=False)
+    home = factories.organization()
+    stranger = members.add(home, f"{factories.unique('lead')}@elsewhere.example", role="owner", by=None, password=PASSWORD)
+    assert stranger.user is not None
+    client.force_login(stranger.user)
+    foreign = client.get(world.url(route))
+    missing = client.get(world.url(route).replace(world.tenant.organization.slug, "no-such-organization"))
+    assert (foreign.status_code, foreign.content) == (missing.status_code, missing.content)
+
+
+def test_ones_own_without_the_right_is_403() -> None:
+    organization = factories.organization()
+    finance = factories.member(organization, role="finance", password=PASSWORD)
+    assert finance.user is not None
+    client = Client()
+    client.force_login(finance.user)
+    assert client.get(f"/o/{organization.slug}/key").status_code == 403
+    assert client.post(f"/o/{organization.slug}/key/issue", {"name": "x"}).status_code == 403
+    assert finance.api_keys.count() == 0

@@ -1,0 +1,118 @@
+"""The last word of a run: every secret that was made in it is searched for in everything that was written.
+
+Named so that pytest collects it last.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from config import redis as weir_redis
+from tests import secrets
+from tests.flows.conftest import Stack
+from tests.flows.tenants import Tenant, body
+
+pytestmark = pytest.mark.stack
+
+# The one-time reveals: the answer that issues a key, and the e-mail or page that shows a link, may hold the secret they make.
+REVEALS = ("POST /key/issue",)
+
+
+def database_dump() -> Iterator[tuple[str, bytes]]:
+    """Every row of every table as text, a table at a time."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace")
+        tables = [name for (name,) in cursor.fetchall()]
+        for table in tables:
+            cursor.execute(f'SELECT t::text FROM "{table}" AS t')
+            yield f"table {table}", "\n".join(row for (row,) in cursor.fetchall()).encode()
+
+
+def redis_dump() -> Iterator[tuple[str, bytes]]:
+    """Every key with its whole value, queues of Celery and the channel layer included."""
+    client: Any = weir_redis.sync_client()
+    for key in client.scan_iter():
+        kind = client.type(key)
+        value: object = b""
+        if kind == b"string":
+            value = client.get(key)
+        elif kind == b"hash":
+            value = client.hgetall(key)
+        elif kind == b"list":
+            value = client.lrange(key, 0, -1)
+        elif kind == b"set":
+            value = client.smembers(key)
+        elif kind == b"zset":
+            value = client.zrange(key, 0, -1)
+        elif kind == b"stream":
+            value = client.xrange(key)
+        yield f"redis {key!r}", key + repr(value).encode()
+
+
+def logs(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(folder.rglob("*.log")):
+        yield f"log {path.name}", path.read_bytes()
+
+
+async def test_no_secret_of_this_run_is_anywhere_but_where_it_is_shown_once(stack: Stack, tenant: Tenant, eventually: Any) -> None:
+    async with stack.client() as client:
+        served = await client.post(f"{stack.url}/v1/responses", headers=tenant.headers, content=body())
+        assert served.status_code == 200
+        wrong = {**tenant.headers, "authorization": tenant.headers["authorization"][:-1] + "x"}
+        assert (await client.post(f"{stack.url}/v1/responses", headers=wrong, content=body())).status_code == 401
+    await eventually(tenant.log)
+    found = await search(stack)
+    assert not found, "\n".join(found)
+
+
+async def search(stack: Stack) -> list[str]:
+    from tests.flows.tenants import in_thread
+
+    made = secrets.registered()
+    assert len(made) >= 4, "the factories registered nothing: the search would find nothing either"
+    places: list[tuple[str, bytes]] = [
+        *await in_thread(lambda: list(database_dump())),
+        *await in_thread(lambda: list(redis_dump())),
+        *logs(stack.logs),
+        *[(f"answer to {where}", content) for where, content in secrets.answers() if not where.endswith(REVEALS)],
+    ]
+    assert {where.split()[0] for where, _ in places} >= {"table", "redis", "log", "answer"}
+    needles = [(secret.kind, spelling) for secret in made for spelling in secrets.spellings(secret)]
+    hits = []
+    for where, content in places:
+        hits += [f"{kind} in {where}" for kind, needle in needles if needle in content]
+    return hits
+
+
+def test_the_search_finds_a_planted_secret(tmp_path: Path) -> None:
+    """The search itself: raw, URL-encoded and base64 at every alignment."""
+    import base64
+    import urllib.parse
+
+    secret = secrets.Secret("planted", "s3cret/with+odd=characters-0123456789")
+    for shift in range(3):
+        for planted in (
+            b"x" * shift + secret.value.encode(),
+            base64.b64encode(b"x" * shift + secret.value.encode() + b"tail"),
+            base64.urlsafe_b64encode(b"x" * shift + secret.value.encode() + b"tail"),
+            urllib.parse.quote(secret.value, safe="").encode(),
+        ):
+            assert any(needle in planted for needle in secrets.spellings(secret)), planted
+    assert not any(needle in b"nothing of the kind" for needle in secrets.spellings(secret))
+
+
+def test_celery_is_given_ids_only() -> None:
+    """No task takes an argument by which a secret could travel: all are called with ids or nothing."""
+    import inspect
+
+    from config.celery import app
+
+    app.loader.import_default_modules()
+    ours = {name: task for name, task in app.tasks.items() if name.split(".")[0] in ("accounts", "billing", "routing", "quotas")}
+    assert ours
+    for name, task in ours.items():
+        for parameter in inspect.signature(task.run).parameters.values():
+            assert parameter.annotation is int, f"{name} takes {parameter}"
