@@ -128,7 +128,8 @@ class World:
 def world() -> World:
     tenant = tenants.make()
     account = tenant.account
-    assert account is not None and tenant.member.user is not None
+    assert account is not None
+    assert tenant.member.user is not None
     marks = {
         tenant.organization.name,
         tenant.organization.slug,

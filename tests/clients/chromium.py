@@ -1,0 +1,65 @@
+"""Headless Chromium for the browser tests: the machine's, or Debian's where apt can bring it.
+
+Outside CI a machine without one says "not run: reason"; in CI that is a failure.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def not_run(reason: str) -> None:
+    """Ends the test: a failure in CI, a named skip elsewhere."""
+    if os.environ.get("CI"):
+        pytest.fail(f"not run: {reason}")
+    pytest.skip(f"not run: {reason}")
+
+
+def find() -> str | None:
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+def executable() -> str:
+    """The browser's path; installs Debian's as root where apt is. Ends the test if there is none."""
+    found = find()
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]):
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+            if done.returncode:
+                not_run(f"{' '.join(command)} failed: {done.stderr[-300:]}")
+        found = find()
+    if found is None:
+        not_run("there is no Chromium on PATH, and apt-get cannot bring it")
+    assert found is not None
+    return found
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Any]:
+    """A browser of playwright's sync API. The ORM cannot be used inside: rows are made before and checked after."""
+    from playwright.sync_api import sync_playwright
+
+    path = executable()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, headless=True, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
