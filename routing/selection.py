@@ -20,6 +20,7 @@ from routing import sticky, strategies
 from routing.errors import AccountsAtCap, NoAccountAvailable, OwnerGone, PoolBusy, PoolExhausted
 from routing.live import AccountState
 from routing.snapshots import ACTIVE, NEEDS_SIGN_IN, AccountSnapshot, PoolSnapshot, RoutingSnapshot
+from routing.sticky import Sticky
 
 SHORT_COOLDOWN_MS = 60_000
 OWNER_SECONDS = 86_400
@@ -37,7 +38,7 @@ class Live:
     """
 
     states: dict[int, AccountState]
-    sticky: sticky.Sticky | None = None
+    sticky: Sticky | None = None
     owner: int | None = None
 
     def state(self, account_id: int) -> AccountState:

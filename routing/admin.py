@@ -1,0 +1,47 @@
+"""Operators' pages: pools and accounts. Tokens stay in the database: not even their ciphertexts are read."""
+
+from collections.abc import Iterable
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from accounts.backoffice import OperatorAdmin
+from accounts.models import Organization
+from routing.models import Pool, PoolAccount
+
+
+def _users_of(pool: Pool) -> Iterable[int]:
+    """A shared pool (no organization) may be used by any."""
+    if pool.organization_id is not None:
+        return [pool.organization_id]
+    return Organization.objects.values_list("pk", flat=True)
+
+
+@admin.register(Pool)
+class PoolAdmin(OperatorAdmin):
+    list_display = ("name", "organization", "strategy", "created_at")
+    list_filter = ("strategy", "organization")
+    list_select_related = ("organization",)
+    search_fields = ("name", "organization__slug", "organization__name")
+    editable = ("name", "strategy")
+
+    def organizations_of(self, obj: Pool) -> Iterable[int]:
+        return _users_of(obj)
+
+
+@admin.register(PoolAccount)
+class PoolAccountAdmin(OperatorAdmin):
+    list_display = ("label", "pool", "kind", "plan_type", "email", "status", "access_expires_at", "refreshed_at")
+    list_filter = ("status", "kind", "plan_type", "pool__organization")
+    list_select_related = ("pool__organization",)
+    search_fields = ("label", "email", "=uuid", "pool__organization__slug")
+    editable = ("label", "weight_thousandths", "concurrency_cap", "floor_percent", "priority", "models_served")
+    hidden = ("access_token", "refresh_token", "refresh_claim", "refresh_claimed_until")
+
+    def organizations_of(self, obj: PoolAccount) -> Iterable[int]:
+        return _users_of(obj.pool)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[PoolAccount]:
+        rows: QuerySet[PoolAccount] = super().get_queryset(request)
+        return rows.defer("access_token", "refresh_token")

@@ -1,0 +1,126 @@
+"""Windows from response heads, and what reports do to an account."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest_asyncio
+from django.conf import settings
+
+from config.redis import Redis
+from routing import health, live
+from routing.failures import Failure, Kind
+from routing.health import Observation
+from routing.snapshots import PoolSnapshot
+from tests.routing import made
+
+NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+UNIX = int(NOW.timestamp())
+
+
+@pytest_asyncio.fixture
+async def redis() -> AsyncIterator[Redis]:
+    connected = Redis(settings.REDIS_URL)
+    yield connected
+    await connected.close()
+
+
+def slot(name: str, used: str, minutes: str, reset_at: str | None = None) -> dict[str, str]:
+    head = {f"x-codex-{name}-used-percent": used, f"x-codex-{name}-window-minutes": minutes}
+    return head if reset_at is None else {**head, f"x-codex-{name}-reset-at": reset_at}
+
+
+async def state(redis: Redis, pool: PoolSnapshot) -> live.AccountState:
+    states = live.read(await redis.call("HGETALL", live.live_key(pool)))
+    return states.get(pool.accounts[0].account_id, live.UNKNOWN)
+
+
+def test_both_windows_are_read() -> None:
+    head = slot("primary", "42.5", "300", str(UNIX + 3600)) | slot("secondary", "17", "10080", str(UNIX + 500_000))
+    assert health.windows(head, UNIX) == [Observation(300, 42.5, UNIX + 3600), Observation(10080, 17.0, UNIX + 500_000)]
+
+
+async def test_a_weekly_window_in_the_first_slot_is_stored_as_weekly(redis: Redis) -> None:
+    """N14: the only window arrives in the first slot with window_minutes=10080."""
+    pool = made.pool(made.account())
+    await health.observe_headers(redis, pool, pool.accounts[0], slot("primary", "61", "10080", str(UNIX + 90_000)), NOW)
+    found = await state(redis, pool)
+    assert found.windows == {10080: live.Window(10080, 61.0, UNIX + 90_000, UNIX * 1000)}
+
+
+def test_a_reset_that_cannot_be_leaves_the_window_out() -> None:
+    """N13: milliseconds; the year 2099; the past; no number."""
+    for told in (str((UNIX + 60) * 1000), "4070908800", str(UNIX - 1), "tomorrow", "nan"):
+        assert health.windows(slot("primary", "100", "300", told), UNIX) == []
+
+
+def test_heads_that_say_nothing_are_no_windows() -> None:
+    assert health.windows({}, UNIX) == []
+    assert health.windows({"x-codex-primary-used-percent": "5"}, UNIX) == []
+    assert health.windows(slot("primary", "-1", "300"), UNIX) == []
+    assert health.windows(slot("primary", "nan", "300"), UNIX) == []
+    assert health.windows(slot("primary", "5", "0"), UNIX) == []
+
+
+def test_a_reset_after_seconds_serves_where_no_time_is_told() -> None:
+    head = slot("primary", "5", "300") | {"x-codex-primary-reset-after-seconds": "3600"}
+    assert health.windows(head, UNIX) == [Observation(300, 5.0, UNIX + 3600)]
+
+
+async def test_the_newest_observation_wins_in_whatever_order_they_arrive(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    account = pool.accounts[0]
+    await health.observe_headers(redis, pool, account, slot("primary", "50", "300", str(UNIX + 900)), NOW)
+    old = NOW - timedelta(seconds=1)
+    await health.observe_headers(redis, pool, account, slot("primary", "10", "300", str(UNIX + 800)), old)
+    assert (await state(redis, pool)).windows[300].used_percent == 50.0
+    new = NOW + timedelta(seconds=1)
+    await health.observe_headers(redis, pool, account, slot("primary", "3", "300", str(UNIX + 18_000)), new)
+    assert (await state(redis, pool)).windows[300] == live.Window(300, 3.0, UNIX + 18_000, (UNIX + 1) * 1000)
+
+
+async def test_an_account_that_reports_room_is_not_exhausted_any_more(redis: Redis) -> None:
+    """N10: blocked for 3 days; a fresh observation says 12 % with a new reset: selectable at once, the new reset stored."""
+    pool = made.pool(made.account())
+    account = pool.accounts[0]
+    failure = Failure(Kind.USAGE_LIMIT, movable=True, resets_at=UNIX + 3 * 86_400)
+    await health.report(redis, pool, account, failure, now_ms=UNIX * 1000)
+    assert (await state(redis, pool)).exhausted_until == UNIX + 3 * 86_400
+    later = NOW + timedelta(minutes=1)
+    await health.observe_headers(redis, pool, account, slot("primary", "12", "10080", str(UNIX + 600_000)), later)
+    found = await state(redis, pool)
+    assert found.exhausted_until_ms(UNIX * 1000 + 60_000) == 0
+    assert found.windows[10080].resets_at == UNIX + 600_000
+
+
+async def test_the_head_of_an_older_answer_does_not_lift_exhaustion(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    failure = Failure(Kind.USAGE_LIMIT, movable=True, resets_at=UNIX + 3600)
+    await health.report(redis, pool, pool.accounts[0], failure, now_ms=UNIX * 1000)
+    before = NOW - timedelta(seconds=2)
+    await health.observe_headers(redis, pool, pool.accounts[0], slot("primary", "99", "300", str(UNIX + 3600)), before)
+    assert (await state(redis, pool)).exhausted_until == UNIX + 3600
+
+
+async def test_room_in_one_window_does_not_lift_exhaustion_of_the_other(redis: Redis) -> None:
+    """N12: short window 4 %, weekly 100 %."""
+    pool = made.pool(made.account())
+    head = slot("primary", "4", "300", str(UNIX + 900)) | slot("secondary", "100", "10080", str(UNIX + 90_000))
+    await health.observe_headers(redis, pool, pool.accounts[0], head, NOW)
+    assert (await state(redis, pool)).exhausted_until_ms(UNIX * 1000) == (UNIX + 90_000) * 1000
+
+
+async def test_faults_of_the_request_leave_the_account_as_it_was(redis: Redis) -> None:
+    """N8 N35: five 400 answers caused by the request's own shape."""
+    pool = made.pool(made.account())
+    for _ in range(5):
+        failure = health.classify(400, {}, b'{"error":{"code":"context_length_exceeded"}}')
+        await health.report(redis, pool, pool.accounts[0], failure)
+    assert await redis.call("EXISTS", live.live_key(pool)) == 0
+
+
+async def test_a_cooldown_counts_on_the_servers_clock(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    seconds, micros = await redis.call("TIME")
+    await health.report(redis, pool, pool.accounts[0], health.unreachable(written=False))
+    found = (await state(redis, pool)).cooling_until_ms - (int(seconds) * 1000 + int(micros) // 1000)
+    assert 5_000 <= found < 6_000
