@@ -1,0 +1,113 @@
+"""Operators' pages: plans, rates, subscriptions, and the usage log, which nobody can change."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.forms import ModelForm
+from django.http import HttpRequest
+
+from accounts.backoffice import OperatorAdmin
+from billing import credits
+from billing.models import Plan, Rate, RateCard, Subscription, SubscriptionPeriod, UsageRecord
+
+
+@admin.register(Plan)
+class PlanAdmin(OperatorAdmin):
+    """A change holds on the next request of everyone who is on the plan."""
+
+    list_display = ("name", "slug", "reset_period", "credits_per_period", "price", "currency", "note")
+    list_filter = ("reset_period", "overage_policy", "currency")
+    search_fields = ("name", "slug", "note")
+    editable = ("name", "note", "multiplier_thousandths", "base_quota", "fast_allowed", "models_allowed", "price", "currency")
+    derived = ("credits_per_period",)
+
+    def organizations_of(self, obj: Plan) -> list[int]:
+        return list(obj.subscriptions.active().values_list("organization_id", flat=True))
+
+    def get_form(
+        self, request: HttpRequest, obj: Plan | None = None, change: bool = False, **options: Any
+    ) -> "type[ModelForm[Plan]]":
+        texts = {
+            "base_quota": "Micro-credits of a period (1 credit is 1,000,000), in place of the multiplier.",
+            "multiplier_thousandths": "Thousandths of the baseline of 1,000,000 credits. Both empty: the plan cannot be used.",
+        }
+        form: "type[ModelForm[Plan]]" = super().get_form(request, obj, change, help_texts=texts, **options)
+        return form
+
+    @admin.display(description="Credits per period")
+    def credits_per_period(self, obj: Plan) -> str:
+        return "not set" if obj.quota is None else credits.text(obj.quota)
+
+
+@admin.register(RateCard)
+class RateCardAdmin(OperatorAdmin):
+    list_display = ("name", "imported_at", "sha256")
+    list_filter = ("imported_at",)
+    search_fields = ("name", "=sha256")
+
+
+@admin.register(Rate)
+class RateAdmin(OperatorAdmin):
+    """Rates are imported: a change is a new row, and the past is never recomputed."""
+
+    list_display = ("model", "valid_from", "valid_to", "input_credits", "cached_credits", "output_credits", "fast_thousandths")
+    list_filter = ("card", ("input", admin.EmptyFieldListFilter), ("valid_to", admin.EmptyFieldListFilter))
+    search_fields = ("model",)
+
+    @admin.display(description="Input, credits per million", ordering="input")
+    def input_credits(self, obj: Rate) -> str:
+        return _credits(obj.input)
+
+    @admin.display(description="Cached input", ordering="cached_input")
+    def cached_credits(self, obj: Rate) -> str:
+        return _credits(obj.cached_input)
+
+    @admin.display(description="Output", ordering="output")
+    def output_credits(self, obj: Rate) -> str:
+        return _credits(obj.output)
+
+
+@admin.register(Subscription)
+class SubscriptionAdmin(OperatorAdmin):
+    list_display = ("organization", "member", "plan", "anchor", "started_at", "ended_at")
+    list_filter = ("plan", ("ended_at", admin.EmptyFieldListFilter))
+    list_select_related = ("organization", "member__user", "plan")
+    search_fields = ("organization__name", "organization__slug", "member__user__email")
+
+
+@admin.register(SubscriptionPeriod)
+class SubscriptionPeriodAdmin(OperatorAdmin):
+    list_display = ("subscription", "starts_at", "ends_at", "quota_credits", "used_credits", "requests", "tokens")
+    list_filter = ("subscription__plan", "starts_at")
+    list_select_related = ("subscription__organization", "subscription__member__user", "subscription__plan")
+    search_fields = ("subscription__organization__slug", "subscription__organization__name")
+
+    @admin.display(description="Quota, credits", ordering="quota")
+    def quota_credits(self, obj: SubscriptionPeriod) -> str:
+        return credits.text(obj.quota)
+
+    @admin.display(description="Used from quota, credits", ordering="used_from_quota")
+    def used_credits(self, obj: SubscriptionPeriod) -> str:
+        return credits.text(obj.used_from_quota)
+
+
+@admin.register(UsageRecord)
+class UsageRecordAdmin(OperatorAdmin):
+    """The log: read, never added to, changed or deleted. Searched by exact ids, for it may be long."""
+
+    list_display = (
+        "admitted_at", "request_id", "part", "organization", "member", "model_served", "status", "credits_text", "is_estimated",
+    )  # fmt: skip
+    list_filter = ("status", "is_estimated", "is_implausible", "tier_billed", "organization")
+    list_select_related = ("organization", "member__user")
+    search_fields = ("=request_id", "=response_id", "=organization__slug", "=member__user__email")
+    ordering = ("-admitted_at", "-id")
+    derived = ("credits_text",)
+
+    @admin.display(description="Credits", ordering="credits")
+    def credits_text(self, obj: UsageRecord) -> str:
+        return credits.text(obj.credits)
+
+
+def _credits(amount: int | None) -> str:
+    return "unpriced" if amount is None else credits.text(amount)
