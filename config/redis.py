@@ -50,10 +50,17 @@ _WRONG_SERVER = ("READONLY", "MASTERDOWN", "NOAUTH")
 
 
 class RedisUnavailable(DomainError):
-    """Redis does not answer, or answers that it cannot serve. Never an open gate: the edge makes 503 of it."""
+    """Redis does not answer, or answers that it cannot serve. Never an open gate: the edge makes 503 of it.
+
+    `was_sent`: the command had been written, so it may have run.
+    """
 
     code: ClassVar[str] = "degraded"
     status: ClassVar[int] = 503
+
+    def __init__(self, reason: str, *, was_sent: bool = False) -> None:
+        super().__init__("The gateway cannot count usage at the moment. Try again in a few seconds.", reason=reason)
+        self.was_sent = was_sent
 
 
 class ReplyError(Exception):
@@ -175,7 +182,7 @@ class _Slot:
     def _resolve(self, reply: Any) -> None:
         for answer in (reply,) if self.replies is None else self.replies:
             if isinstance(answer, ReplyError) and str(answer).startswith(_NOT_SERVING):
-                self.future.set_exception(_unavailable(str(answer).split(" ", 1)[0]))
+                self.future.set_exception(RedisUnavailable(str(answer).split(" ", 1)[0]))
                 return
         if self.replies is not None:
             self.future.set_result(self.replies)
@@ -187,10 +194,6 @@ class _Slot:
     def fail(self, error: Exception) -> None:
         if not self.future.done():
             self.future.set_exception(error)
-
-
-def _unavailable(reason: str) -> RedisUnavailable:
-    return RedisUnavailable("The gateway cannot count usage at the moment. Try again in a few seconds.", reason=reason)
 
 
 class _Connection(asyncio.Protocol):
@@ -222,7 +225,7 @@ class _Connection(asyncio.Protocol):
         self.transport = None
         failed, self.unanswered = self.unanswered, deque()
         for slot in failed:
-            slot.fail(_unavailable("connection lost"))
+            slot.fail(RedisUnavailable("connection lost", was_sent=True))
         self._lost(self)
 
     def send(self, data: bytes, slots: Sequence[_Slot], now: float) -> None:
@@ -269,6 +272,10 @@ class Redis:
     @property
     def is_connected(self) -> bool:
         return self._connection is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def call(self, *args: Argument) -> "asyncio.Future[Any]":
         """One command. Awaiting it gives the reply; raises ReplyError for an error reply, RedisUnavailable.
@@ -319,7 +326,7 @@ class Redis:
     def _issue(self, data: bytes, count: int, replies: list[Any] | None) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._closed:
-            future.set_exception(_unavailable("closed"))
+            future.set_exception(RedisUnavailable("closed"))
             return future
         self._outgoing.append(data)
         self._queued.append(_Slot(future, count, replies))
@@ -358,7 +365,7 @@ class Redis:
     def _fail_queued(self, reason: str) -> None:
         slots, self._queued, self._outgoing = self._queued, [], []
         for slot in slots:
-            slot.fail(_unavailable(reason))
+            slot.fail(RedisUnavailable(reason))
 
     # -- connecting
 
@@ -444,7 +451,7 @@ def client() -> Redis:
     """The client of the running event loop; made at the first call. Whoever owns the loop closes it."""
     loop = asyncio.get_running_loop()
     found = _clients.get(loop)
-    if found is None or found._closed:
+    if found is None or found.is_closed:
         found = _clients[loop] = Redis(settings.REDIS_URL)
     return found
 
@@ -535,8 +542,8 @@ def translated() -> Iterator[None]:
     except redis.exceptions.NoScriptError:
         raise
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
-        raise _unavailable(type(error).__name__) from error
+        raise RedisUnavailable(type(error).__name__, was_sent=True) from error
     except redis.exceptions.ResponseError as error:
         if str(error).startswith(_NOT_SERVING) or isinstance(error, redis.exceptions.ReadOnlyError):
-            raise _unavailable(type(error).__name__) from error
+            raise RedisUnavailable(type(error).__name__) from error
         raise ReplyError(str(error)) from error

@@ -5,3 +5,10 @@ from django.apps import AppConfig
 
 class QuotasConfig(AppConfig):
     name = "quotas"
+
+    def ready(self) -> None:
+        from config import snapshot
+        from quotas import publishing, snapshots
+
+        snapshot.register_loader("quotas", snapshots.load)
+        snapshot.register_publisher(publishing.publish_version)

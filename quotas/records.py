@@ -29,7 +29,8 @@ def pack(values: Iterable[Any]) -> bytes:
         if type(value) not in (int, str, bytes):
             raise TypeError(f"cannot be packed for the engine: {type(value).__name__}")
         packer.pack(value)
-    return packer.bytes()
+    packed: bytes = packer.bytes()
+    return packed
 
 
 def unpack(data: bytes) -> list[Any]:
@@ -135,7 +136,7 @@ def read_event(stream_id: bytes, fields: dict[bytes, bytes]) -> Event:
         raise ValueError("wrong values")
     if sum(values[11:15]) != values[8]:
         raise ValueError("the funding does not add up to the credits")
-    return Event(*values[:17], records=tuple(values[17:]), stream_id=stream_id.decode("ascii"), body=body)
+    return Event(*values[:17], tuple(values[17:]), stream_id.decode("ascii"), body)
 
 
 @dataclass(frozen=True, slots=True)

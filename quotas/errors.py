@@ -1,0 +1,105 @@
+"""What an admission can be refused for.
+
+QuotaError
+├─ Stale               the caller's snapshot is older than the newest one: load it and ask again
+├─ Degraded            counters are gone or being rebuilt, or Redis does not answer: 503
+├─ LimitReached        a limit of credits, tokens or requests, or the plan's quota
+│  └─ NoActivePlan     nothing to draw on
+├─ RateExceeded        too many per minute
+│  └─ ConcurrencyReached   too many at once
+└─ LimitsError         an operator asked for a limit that cannot be
+"""
+
+from typing import Any, ClassVar
+
+from config.errors import DomainError
+
+
+class QuotaError(DomainError):
+    code: ClassVar[str] = "quota_error"
+
+
+class Stale(QuotaError):
+    """`version`: the newest config version the engine has seen."""
+
+    code: ClassVar[str] = "stale"
+    status: ClassVar[int] = 503
+
+    def __init__(self, version: int) -> None:
+        super().__init__("The configuration has changed. Try again.", version=version)
+        self.version = version
+
+
+class Degraded(QuotaError):
+    """Nothing was counted, so nothing may be sent. `retry_after` in seconds."""
+
+    code: ClassVar[str] = "degraded"
+    status: ClassVar[int] = 503
+
+    def __init__(self, reason: str, *, retry_after: int = 5) -> None:
+        message = "The gateway cannot count usage at the moment. Try again in a few seconds."
+        super().__init__(message, reason=reason, retry_after=retry_after)
+        self.retry_after = retry_after
+
+
+class Refused(QuotaError):
+    """Shared by refusals: the facts of design section 8.
+
+    `limit`, `used`, `held`, `need` are micro-credits for the metric credits, else counts; the same in `facts`, where credits are
+    decimal text. `used` excludes what running requests hold. `resets_at`: the earliest unix second at which this estimate fits as
+    far as this limit is concerned; None if it never would, or if only the end of a running request can make room.
+    """
+
+    status: ClassVar[int] = 429
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        scope: str,
+        scope_name: str,
+        metric: str,
+        window: str,
+        limit: int,
+        used: int,
+        held: int,
+        need: int,
+        resets_at: int | None,
+        retry_after: int,
+        shown: dict[str, Any],
+    ) -> None:
+        facts = {"scope": scope, "scope_name": scope_name, "metric": metric, "window": window, **shown}
+        super().__init__(message, **facts, resets_at=resets_at, retry_after=retry_after)
+        self.scope = scope
+        self.scope_name = scope_name
+        self.metric = metric
+        self.window = window
+        self.limit = limit
+        self.used = used
+        self.held = held
+        self.need = need
+        self.resets_at = resets_at
+        self.retry_after = retry_after
+
+
+class LimitReached(Refused):
+    code: ClassVar[str] = "limit_reached"
+
+
+class NoActivePlan(LimitReached):
+    """The key's member has no seat and its organization no subscription: there is no free use."""
+
+
+class RateExceeded(Refused):
+    code: ClassVar[str] = "rate_limit_exceeded"
+
+
+class ConcurrencyReached(RateExceeded):
+    code: ClassVar[str] = "concurrency_limit"
+
+
+class LimitsError(QuotaError):
+    """A limit that cannot be set; the message says what is wrong with it."""
+
+    code: ClassVar[str] = "invalid_limit"
+    status: ClassVar[int] = 400

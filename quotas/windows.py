@@ -1,0 +1,69 @@
+"""Windows: their codes in the engine, where they begin and when they end. Pure.
+
+Calendar windows follow the organization's zone: days, ISO weeks, months. A day is known by its ordinal, `date.toordinal()`.
+"""
+
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from quotas import records
+
+ROLLING_SECONDS = {"5h": 5 * 3600, "1d": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
+_ROLLING_KINDS = {
+    "5h": records.FIVE_HOURS,
+    "1d": records.ONE_DAY,
+    "7d": records.SEVEN_DAYS,
+    "30d": records.THIRTY_DAYS,
+}
+_CALENDAR_KINDS = {"day": records.DAY, "week": records.WEEK, "month": records.MONTH}
+_NAMES = {kind: name for name, kind in (*_ROLLING_KINDS.items(), *_CALENDAR_KINDS.items(), ("period", records.PERIOD))}
+
+
+def day_of(second: int, zone: ZoneInfo) -> int:
+    """The ordinal of the local day that a unix second falls in."""
+    return datetime.fromtimestamp(second, zone).date().toordinal()
+
+
+def midnight(ordinal: int, zone: ZoneInfo) -> int:
+    """The unix second at which a local day begins; where clocks skip midnight, the first second that exists."""
+    first = date.fromordinal(ordinal)
+    return int(datetime(first.year, first.month, first.day, tzinfo=zone).astimezone(UTC).timestamp())
+
+
+def first_day(window: str, day: int) -> int:
+    """The ordinal of the first day of the calendar window that a day is in."""
+    today = date.fromordinal(day)
+    if window == "week":
+        return (today - timedelta(days=today.weekday())).toordinal()
+    if window == "month":
+        return today.replace(day=1).toordinal()
+    return day
+
+
+def next_day(window: str, day: int) -> int:
+    """The ordinal of the first day after the calendar window that a day is in."""
+    first = date.fromordinal(first_day(window, day))
+    if window == "week":
+        return first.toordinal() + 7
+    if window == "month":
+        return date(first.year + first.month // 12, first.month % 12 + 1, 1).toordinal()
+    return day + 1
+
+
+def code_of(window: str, day: int) -> int:
+    """The engine's code of a rolling or calendar window on a day. The plan period has none: it is position 0."""
+    if window in _ROLLING_KINDS:
+        return records.code(_ROLLING_KINDS[window])
+    return records.code(_CALENDAR_KINDS[window], first_day(window, day))
+
+
+def name_of(code: int) -> str:
+    """The window's name in a code; '' for the metrics that have none."""
+    return _NAMES.get(code % 16, "")
+
+
+def ends_at(window: str, day: int, zone: ZoneInfo) -> int | None:
+    """The unix second at which a calendar window ends; None for rolling windows, which do not."""
+    if window in _CALENDAR_KINDS:
+        return midnight(next_day(window, day), zone)
+    return None
