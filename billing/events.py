@@ -71,6 +71,8 @@ class UsageEvent:
     """Unix seconds of the funding period's start."""
     stream_id: str
     body: Body = field(repr=False)
+    outcome: str = "OK"
+    """What the engine answered. After LOGGED it did not know the funds, so all stands in `from_quota` and the drain splits it."""
 
 
 _encoder = msgspec.json.Encoder()

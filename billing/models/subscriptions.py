@@ -20,7 +20,7 @@ class SubscriptionQuerySet(models.QuerySet["Subscription"]):
 
 
 class Subscription(models.Model):
-    """What an organization, or one member's seat, draws on. `quota` is the plan's at the start, in micro-credits."""
+    """What an organization, or one member's seat, draws on: at most one active one of each."""
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="subscriptions")
@@ -48,7 +48,10 @@ class Subscription(models.Model):
 
 
 class SubscriptionPeriod(models.Model):
-    """One period [starts_at, ends_at): what it grants and what was drawn, kept by the drain as a read model."""
+    """One period [starts_at, ends_at): what it grants and what was drawn, kept by the drain as a read model.
+
+    `quota - used_from_quota` is never negative: what exceeds the funds stands in `overdraft`.
+    """
 
     subscription = models.ForeignKey(Subscription, on_delete=models.PROTECT, related_name="periods")
     starts_at = models.DateTimeField()
@@ -67,6 +70,7 @@ class SubscriptionPeriod(models.Model):
             models.UniqueConstraint(fields=["subscription", "starts_at"], name="period_once_per_start"),
             models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="period_not_empty"),
             models.CheckConstraint(condition=Q(quota__gte=0), name="period_quota_not_negative"),
+            models.CheckConstraint(condition=Q(used_from_quota__lte=F("quota")), name="period_quota_not_overdrawn"),
             models.CheckConstraint(
                 condition=Q(used_from_quota__gte=0, used_from_purchased__gte=0, overage__gte=0, overdraft__gte=0),
                 name="period_sums_not_negative",

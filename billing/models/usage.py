@@ -4,6 +4,7 @@ from typing import ClassVar, Self
 
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
+from django.db.models import F, Q
 
 from accounts.models import ApiKey, Member, Organization, Team
 from billing.credits import MicroCreditsField
@@ -18,7 +19,7 @@ class UsageRecord(models.Model):
     """One end of a hold (part 0), or the amendment of an orphan (part 1, differences).
 
     `input_tokens` excludes cached and cache-write tokens; `output_tokens` includes reasoning. The four funding columns sum to
-    `credits`. `account_id` is no foreign key: billing does not know routing.
+    `credits`. `account_id` is no foreign key: billing does not know routing. The table's primary key is (id, admitted_at), as its partitions need.
     """
 
     class Status(models.TextChoices):
@@ -34,10 +35,10 @@ class UsageRecord(models.Model):
     part = models.SmallIntegerField()
     admitted_at = models.DateTimeField()
     ended_at = models.DateTimeField()
-    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+")
-    team = models.ForeignKey(Team, null=True, on_delete=models.PROTECT, related_name="+")
-    member = models.ForeignKey(Member, on_delete=models.PROTECT, related_name="+")
-    key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+")
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    team = models.ForeignKey(Team, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    member = models.ForeignKey(Member, on_delete=models.PROTECT, related_name="+", db_index=False)
+    key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+", db_index=False)
     session = models.CharField(max_length=64, blank=True)
     account_id = models.BigIntegerField(null=True)
     response_id = models.CharField(max_length=128, blank=True)
@@ -77,11 +78,21 @@ class UsageRecord(models.Model):
         ordering = ["-admitted_at", "-id"]
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["request_id", "part", "admitted_at"], name="usage_once_per_part"),
+            models.CheckConstraint(condition=Q(part__in=[0, 1]), name="usage_part_is_end_or_amendment"),
+            models.CheckConstraint(
+                condition=Q(credits=F("from_quota") + F("from_purchased") + F("from_overage") + F("overdraft")),
+                name="usage_funding_sums_to_credits",
+            ),
+            models.CheckConstraint(
+                condition=Q(part=1)
+                | Q(credits__gte=0, from_quota__gte=0, from_purchased__gte=0, from_overage__gte=0, overdraft__gte=0),
+                name="usage_end_not_negative",
+            ),
         ]
         indexes: ClassVar = [
             models.Index(fields=["organization", "-admitted_at"], name="usage_by_organization"),
             models.Index(fields=["member", "-admitted_at"], name="usage_by_member"),
-            models.Index(fields=["organization", "response_id"], name="usage_by_response"),
+            models.Index(fields=["organization", "response_id"], condition=~Q(response_id=""), name="usage_by_response"),
             BrinIndex(fields=["admitted_at"], name="usage_by_time"),
         ]
 

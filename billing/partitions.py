@@ -1,0 +1,73 @@
+"""Monthly partitions of the usage log, by UTC month of `admitted_at`: made ahead, so that no row waits for one.
+
+What has no partition of its own goes to the default one; when its month is made later, its rows move there.
+"""
+
+from datetime import UTC, datetime
+
+from django.db import connection, transaction
+
+TABLE = "billing_usagerecord"
+DEFAULT = f"{TABLE}_default"
+
+# Two callers at once (a migration, the task) would both see a partition missing.
+_LOCK = 0x77656972
+
+
+def make_partitions(now: datetime, months_ahead: int = 3, months_back: int = 2) -> list[str]:
+    """Makes what is missing for the months around `now`; the names of the tables made. Safe to repeat and to race."""
+    made = []
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        for offset in range(-months_back, months_ahead + 1):
+            start, end = _month(now, offset), _month(now, offset + 1)
+            name = f"{TABLE}_{start:%Y_%m}"
+            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [name])
+            if cursor.fetchone()[0]:
+                continue
+            cursor.execute(f"SELECT EXISTS (SELECT FROM {DEFAULT} WHERE admitted_at >= %s AND admitted_at < %s)", [start, end])  # noqa: S608
+            if cursor.fetchone()[0]:
+                _make_by_moving(name, start, end)
+            else:
+                _make(name, start, end)
+            made.append(name)
+    return made
+
+
+def _month(now: datetime, offset: int) -> datetime:
+    utc = now.astimezone(UTC)
+    years, month = divmod(utc.month - 1 + offset, 12)
+    return datetime(utc.year + years, month + 1, 1, tzinfo=UTC)
+
+
+def _make(name: str, start: datetime, end: datetime) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {name} PARTITION OF {TABLE} FOR VALUES FROM ('{start.isoformat()}') TO ('{end.isoformat()}')")
+        forbid_truncate(name)
+
+
+def _make_by_moving(name: str, start: datetime, end: datetime) -> None:
+    """The default partition holds rows of the month; rows are never deleted, so it is detached, copied and dropped whole."""
+    old = f"{DEFAULT}_old"
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {TABLE} DETACH PARTITION {DEFAULT}")
+        cursor.execute(f"ALTER TABLE {DEFAULT} RENAME TO {old}")
+        _make(name, start, end)
+        make_default()
+        cursor.execute(f"INSERT INTO {TABLE} SELECT * FROM {old}")  # noqa: S608
+        cursor.execute(f"DROP TABLE {old}")
+
+
+def make_default() -> None:
+    """The partition for what no other takes."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {DEFAULT} PARTITION OF {TABLE} DEFAULT")
+    forbid_truncate(DEFAULT)
+
+
+def forbid_truncate(name: str) -> None:
+    """Row triggers are inherited by partitions; this one is not."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"CREATE TRIGGER usage_never_truncated BEFORE TRUNCATE ON {name} FOR EACH STATEMENT EXECUTE FUNCTION billing_append_only()"
+        )

@@ -1,0 +1,215 @@
+"""What the request path knows of billing: rates and subscriptions, frozen, and their loader."""
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from types import MappingProxyType
+from zoneinfo import ZoneInfo
+
+from accounts.models import Organization
+from billing.errors import BillingError, ModelUnknown, ModelUnpriced
+from billing.models import Rate, Subscription
+from billing.periods import Period, period_at
+
+logger = logging.getLogger(__name__)
+
+FALLBACK_MODEL = "fallback"
+"""The name of the row that prices models without a rate, for organizations that chose that; without such a row they are refused."""
+
+_DATED = re.compile(r"(.+)-(\d{4}-\d{2}-\d{2})", re.ASCII | re.DOTALL)
+_MOST_TOLD = 1000
+_told: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class RateSnapshot:
+    """One priced row, valid in [valid_from, valid_to): micro-credits per million tokens, multipliers in thousandths."""
+
+    rate_id: int
+    model: str
+    valid_from: datetime
+    valid_to: datetime | None
+    input: int
+    cached_input: int
+    cache_write: int | None
+    output: int
+    fast_thousandths: int = 1000
+    long_context_threshold: int | None = None
+    long_context_input_thousandths: int = 1000
+    long_context_output_thousandths: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class UnpricedSnapshot:
+    """A row without rates: the model is known and refused."""
+
+    rate_id: int
+    model: str
+    valid_from: datetime
+    valid_to: datetime | None
+
+
+RateRow = RateSnapshot | UnpricedSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class RateCardSnapshot:
+    """All rows by model, the newest first. `uses_fallback`: models without a rate are priced by the row named FALLBACK_MODEL."""
+
+    rows: Mapping[str, tuple[RateRow, ...]] = field(repr=False)
+    uses_fallback: bool = False
+
+    def rate_for(self, model: str, at: datetime) -> RateSnapshot:
+        """The row that prices a request for `model` that was admitted at `at`.
+
+        A name matches exactly, or with a date suffix `-YYYY-MM-DD` after a name that does; never by likeness. Raises ModelUnknown
+        or ModelUnpriced, of which the operator is told by one log line per model and process.
+        """
+        name = self.base_name(model)
+        row = None if name is None else self._row_at(name, at)
+        if isinstance(row, RateSnapshot):
+            return row
+        fallback = self._row_at(FALLBACK_MODEL, at) if self.uses_fallback else None
+        error: BillingError
+        if row is None:
+            error = ModelUnknown(f"The model {model[:120]!r} does not exist or has no rate.", model=model[:120], param="model")
+        else:
+            error = ModelUnpriced(f"The model {model[:120]!r} has no rate yet.", model=model[:120], param="model")
+        _tell_operator(error, is_refused=not isinstance(fallback, RateSnapshot))
+        if isinstance(fallback, RateSnapshot):
+            return fallback
+        raise error
+
+    def base_name(self, model: str) -> str | None:
+        """The card's name for a model: its own, or the one before a date suffix; None if the card has neither."""
+        if model in self.rows:
+            return model
+        dated = _DATED.fullmatch(model)
+        if dated is None or dated[1] not in self.rows or not _is_date(dated[2]):
+            return None
+        return dated[1]
+
+    def models_at(self, at: datetime) -> tuple[str, ...]:
+        """The names that have a price at `at`, sorted; what a model list may offer."""
+        return tuple(
+            name for name in sorted(self.rows) if name != FALLBACK_MODEL and isinstance(self._row_at(name, at), RateSnapshot)
+        )
+
+    def _row_at(self, name: str, at: datetime) -> RateRow | None:
+        for row in self.rows.get(name, ()):
+            if row.valid_from <= at:
+                return row if row.valid_to is None or at < row.valid_to else None
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSnapshot:
+    """An active subscription: of the organization, or (member_id) a seat. `quota` in micro-credits of one period."""
+
+    subscription_id: int
+    member_id: int | None
+    plan_slug: str
+    timezone: str
+    reset_period: str
+    anchor: date
+    quota: int
+    fast_allowed: bool
+    models: frozenset[str] | None
+    charging_mode: str
+    overage_policy: str
+    quota_strategy: str
+
+    def period_at(self, now: datetime) -> Period:
+        """The period that `now` lies in, by the calendar of the organization's zone."""
+        return period_at(self.anchor, self.reset_period, ZoneInfo(self.timezone), now)
+
+
+@dataclass(frozen=True, slots=True)
+class BillingSnapshot:
+    """Billing's part of an organization's snapshot."""
+
+    rates: RateCardSnapshot
+    subscriptions: tuple[SubscriptionSnapshot, ...]
+
+
+def load(organization_id: int) -> BillingSnapshot:
+    """Reads rates and the active subscriptions; three queries. Raises Organization.DoesNotExist."""
+    organization = Organization.objects.only("timezone", "unpriced_models").get(pk=organization_id)
+    return BillingSnapshot(
+        rates=load_rates(uses_fallback=organization.unpriced_models == Organization.UnpricedModels.FALLBACK),
+        subscriptions=_load_subscriptions(organization),
+    )
+
+
+def load_rates(*, uses_fallback: bool = False) -> RateCardSnapshot:
+    """The whole rate card; one query."""
+    rows: dict[str, list[RateRow]] = {}
+    for rate in Rate.objects.order_by("model", "-valid_from"):
+        rows.setdefault(rate.model, []).append(_row_of(rate))
+    return RateCardSnapshot(
+        rows=MappingProxyType({model: tuple(found) for model, found in rows.items()}), uses_fallback=uses_fallback
+    )
+
+
+def _row_of(rate: Rate) -> RateRow:
+    if rate.input is None or rate.cached_input is None or rate.output is None:
+        return UnpricedSnapshot(rate_id=rate.pk, model=rate.model, valid_from=rate.valid_from, valid_to=rate.valid_to)
+    return RateSnapshot(
+        rate_id=rate.pk,
+        model=rate.model,
+        valid_from=rate.valid_from,
+        valid_to=rate.valid_to,
+        input=rate.input,
+        cached_input=rate.cached_input,
+        cache_write=rate.cache_write,
+        output=rate.output,
+        fast_thousandths=rate.fast_thousandths,
+        long_context_threshold=rate.long_context_threshold,
+        long_context_input_thousandths=rate.long_context_input_thousandths,
+        long_context_output_thousandths=rate.long_context_output_thousandths,
+    )
+
+
+def _load_subscriptions(organization: Organization) -> tuple[SubscriptionSnapshot, ...]:
+    snapshots = []
+    for subscription in Subscription.objects.for_organization(organization).active().select_related("plan"):
+        plan = subscription.plan
+        snapshots.append(
+            SubscriptionSnapshot(
+                subscription_id=subscription.pk,
+                member_id=subscription.member_id,
+                plan_slug=plan.slug,
+                timezone=organization.timezone,
+                reset_period=plan.reset_period,
+                anchor=subscription.anchor,
+                # A plan whose quota was unset after the start grants nothing: unset is never unlimited.
+                quota=plan.quota or 0,
+                fast_allowed=plan.fast_allowed,
+                models=None if plan.models_allowed is None else frozenset(plan.models_allowed),
+                charging_mode=plan.charging_mode,
+                overage_policy=plan.overage_policy,
+                quota_strategy=plan.quota_strategy,
+            )
+        )
+    return tuple(snapshots)
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _tell_operator(error: BillingError, *, is_refused: bool) -> None:
+    model = str(error.facts["model"])
+    if (error.code, model) in _told:
+        return
+    # Clients choose unknown names, so what is told of them is bounded; a name on the card is always told.
+    if isinstance(error, ModelUnknown) and len(_told) >= _MOST_TOLD:
+        return
+    _told.add((error.code, model))
+    logger.warning("model without a rate", extra={"model": model, "code": error.code, "is_refused": is_refused})
