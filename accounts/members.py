@@ -11,7 +11,7 @@ from datetime import datetime
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from accounts import audit, keys, names
 from accounts.errors import (
@@ -145,7 +145,14 @@ def find(organization: Organization, email: str) -> Member:
 def person(email: str) -> User:
     """The user with this (checked) e-mail, made without a usable password if there is none."""
     user = User.objects.filter(email__iexact=email).first()
-    return user if user is not None else User.objects.create_user(email)
+    if user is None:
+        try:
+            with transaction.atomic():
+                user = User.objects.create_user(email)
+        except IntegrityError:
+            # Another organization made the same person at this moment.
+            user = User.objects.get(email__iexact=email)
+    return user
 
 
 def checked_email(email: str) -> str:

@@ -31,7 +31,7 @@ class PlanAdmin(OperatorAdmin):
             "base_quota": "Micro-credits of a period (1 credit is 1,000,000), in place of the multiplier.",
             "multiplier_thousandths": "Thousandths of the baseline of 1,000,000 credits. Both empty: the plan cannot be used.",
         }
-        form: "type[ModelForm[Plan]]" = super().get_form(request, obj, change, help_texts=texts, **options)
+        form: type[ModelForm[Plan]] = super().get_form(request, obj, change, help_texts=texts, **options)
         return form
 
     @admin.display(description="Credits per period")
