@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods
 
 from accounts import forms, invitations
 from accounts.errors import InvitationInvalid
-from billing import subscriptions
+from billing import joining
 from config.clock import utc_now
 from config.errors import DomainError
 
@@ -32,7 +32,7 @@ def join(request: HttpRequest, token: str) -> HttpResponse:
     if not form.is_valid():
         return render(request, "accounts/join.html", page, status=400)
     try:
-        accepted = subscriptions.accept_link(
+        accepted = joining.accept_link(
             token,
             password=form.cleaned_data["password"],
             email=form.cleaned_data["email"],

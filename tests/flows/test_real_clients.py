@@ -1,4 +1,4 @@
-"""The real Codex CLI and the OpenAI Python SDK, unmodified, through the gateway; the log holds exactly their calls, priced exactly."""
+"""The real Codex CLI and the OpenAI Python SDK, unmodified, through the gateway: the log holds just their calls, priced exactly."""
 
 from pathlib import Path
 from typing import Any
