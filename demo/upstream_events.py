@@ -4,7 +4,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from demo.upstream_script import Answer
+
 BYTES_PER_TOKEN = 4
+TOKENS_PER_WORD = 3
+CODEX_TOOLS: dict[str, dict[str, Any]] = {
+    "exec_command": {"cmd": "echo hi"},
+    "shell_command": {"command": "echo hi"},
+    "shell": {"command": ["echo", "hi"]},
+}
+MOST_WORDS = 40
 
 
 def sse(event: dict[str, Any]) -> bytes:
@@ -20,91 +29,166 @@ def text_of(item: Any) -> str:
     content = item.get("content", "")
     if isinstance(content, str):
         return content
-    return " ".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return " ".join(part.get("text", "") for part in content or [] if isinstance(part, dict))
+
+
+def items_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+    given = body.get("input")
+    return [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
 
 
 def last_user_text(body: dict[str, Any]) -> str:
     given = body.get("input", "")
     if isinstance(given, str):
         return given
-    users = [item for item in given if isinstance(item, dict) and item.get("role") == "user"]
-    return text_of(users[-1]) if users else ""
+    return next((text_of(item) for item in reversed(items_of(body)) if item.get("role") == "user"), "")
 
 
-def has_tool_output(body: dict[str, Any]) -> bool:
-    """Whether a tool's output follows the last thing that the user said."""
-    given = body.get("input", [])
-    if not isinstance(given, list):
-        return False
-    for item in reversed(given):
-        if isinstance(item, dict) and item.get("type") in ("function_call_output", "custom_tool_call_output"):
-            return True
-        if isinstance(item, dict) and item.get("role") == "user":
-            return False
-    return False
+def tool_output(body: dict[str, Any]) -> str | None:
+    """The tool's output that follows the last thing that the user said; None if there is none."""
+    for item in reversed(items_of(body)):
+        if item.get("type") in ("function_call_output", "custom_tool_call_output"):
+            output = item.get("output", "")
+            return output if isinstance(output, str) else text_of({"content": output})
+        if item.get("role") == "user":
+            return None
+    return None
 
 
-def tool_of(body: dict[str, Any]) -> str | None:
-    """The function that RUN_TOOL calls: Codex' exec_command, else the first function."""
-    names = [tool.get("name") for tool in body.get("tools") or [] if isinstance(tool, dict) and tool.get("type") == "function"]
-    return "exec_command" if "exec_command" in names else next(iter(names), None)
+def asks_to_compact(body: dict[str, Any]) -> bool:
+    items = items_of(body)
+    return bool(items) and items[-1].get("type") == "compaction_trigger"
+
+
+def tool_of(body: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """The function that RUN_TOOL calls, with its arguments: Codex' shell, else the first one, as its schema demands."""
+    tools = {
+        str(tool.get("name")): tool for tool in body.get("tools") or [] if isinstance(tool, dict) and tool.get("type") == "function"
+    }
+    for name, arguments in CODEX_TOOLS.items():
+        if name in tools:
+            return name, arguments
+    for name, tool in tools.items():
+        return name, example(tool.get("parameters") or {})
+    return None
+
+
+def example(schema: dict[str, Any]) -> Any:
+    """A value that a JSON schema accepts, of those that function tools use."""
+    if schema.get("enum"):
+        return schema["enum"][0]
+    properties = schema.get("properties", {})
+    kind = schema.get("type", "object" if properties else "string")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        return {name: example(properties[name]) for name in schema.get("required", []) if name in properties}
+    return {"string": "hi", "integer": 1, "number": 1.5, "boolean": True, "array": []}.get(kind)
 
 
 class Response:
-    """One response: ids from the request's number, so that runs are repeatable."""
+    """The response to one request. Ids come from `number`, so that runs are repeatable.
+
+    `tier` and `model` are what is echoed; `parent_tokens` what a continuation carries along.
+    """
 
     def __init__(
-        self, body: dict[str, Any], *, number: int, created_at: int, tier: str, usage: dict[str, Any] | None = None
+        self,
+        body: dict[str, Any],
+        *,
+        number: int,
+        created_at: int,
+        tier: str,
+        answer: Answer,
+        size: int,
+        cached: int,
+        parent_tokens: int = 0,
     ) -> None:
         self.body = body
         self.id = f"resp_{number:032x}"
-        self.created_at = created_at
-        self.tier = tier
         self.number = number
-        self.tool = tool_of(body) if "RUN_TOOL" in last_user_text(body) and not has_tool_output(body) else None
-        if self.tool:
-            self.words = ["call"]
-        elif has_tool_output(body):
-            self.words = ["Tool ", "finished ", "fine."]
-        else:
-            said = last_user_text(body).split()
-            self.words = ["You ", "said: "] + [f"{word} " for word in said[:40]]
-        self.usage = usage
+        self.created_at = created_at
+        self.tier = answer.tier or tier
+        self.model = answer.model or body.get("model")
+        self.fail = answer.fail
+        self.terminal = answer.terminal or ("response.failed" if answer.fail else "response.completed")
+        self.is_compaction = asks_to_compact(body)
+        self.tool = self._tool(answer)
+        self.words = self._words(answer)
+        if self.fail is not None and answer.deltas is None:
+            # A refusal inside the stream comes before any output.
+            self.words, self.tool = [], None
+        self._shorten(body.get("max_output_tokens"))
+        self.usage = self._usage(answer, size // BYTES_PER_TOKEN + parent_tokens, cached)
 
-    def counted(self, *, size: int, cached: int) -> dict[str, Any]:
-        """Usage from the request's size: a quarter of its bytes in, `cached` of them cached, the words out."""
-        if self.usage is not None:
-            return self.usage
-        tokens = max(1, size // BYTES_PER_TOKEN)
-        output = 3 * len(self.words)
-        cached = min(cached, tokens)
+    def _tool(self, answer: Answer) -> tuple[str, dict[str, Any]] | None:
+        if answer.tool is not None:
+            return answer.tool, answer.arguments or {}
+        if self.is_compaction or answer.text is not None or answer.deltas is not None:
+            return None
+        if "RUN_TOOL" not in last_user_text(self.body) or tool_output(self.body) is not None:
+            return None
+        found = tool_of(self.body)
+        return (found[0], answer.arguments or found[1]) if found else None
+
+    def _words(self, answer: Answer) -> list[str]:
+        if self.tool is not None or self.is_compaction:
+            return ["call"]
+        if answer.text is not None:
+            words = [f"{word} " for word in answer.text.split(" ")]
+            words[-1] = words[-1][:-1]
+            return words if answer.deltas is None else regrouped(answer.text, answer.deltas)
+        if answer.deltas is not None:
+            return [f"w{number} " for number in range(answer.deltas)]
+        output = tool_output(self.body)
+        if output is not None:
+            return ["Tool ", "finished: ", *(f"{word} " for word in output.split()[-3:])]
+        return ["You ", "said: ", *(f"{word} " for word in last_user_text(self.body).split()[:MOST_WORDS])]
+
+    def _shorten(self, most: Any) -> None:
+        if isinstance(most, int) and self.terminal == "response.completed" and TOKENS_PER_WORD * len(self.words) > most:
+            self.words = self.words[: most // TOKENS_PER_WORD]
+            self.tool = None
+            self.terminal = "response.incomplete"
+
+    def _usage(self, answer: Answer, tokens: int, cached: int) -> dict[str, Any] | None:
+        if answer.no_usage:
+            return None
+        if answer.usage is not None:
+            return answer.usage
+        if self.terminal == "response.failed" and not self.words:
+            return None
+        tokens = max(1, tokens)
+        output = TOKENS_PER_WORD * len(self.words)
         return {
             "input_tokens": tokens,
-            "input_tokens_details": {"cached_tokens": cached},
+            "input_tokens_details": {"cached_tokens": min(cached, tokens)},
             "output_tokens": output,
             "output_tokens_details": {"reasoning_tokens": output // 3},
             "total_tokens": tokens + output,
         }
 
     def head(self, status: str, **fields: Any) -> dict[str, Any]:
+        body = self.body
         return {
             "id": self.id,
             "object": "response",
             "created_at": self.created_at,
             "status": status,
+            "background": False,
             "error": None,
             "incomplete_details": None,
-            "instructions": None,
-            "max_output_tokens": self.body.get("max_output_tokens"),
+            "instructions": body.get("instructions"),
+            "max_output_tokens": body.get("max_output_tokens"),
+            "max_tool_calls": None,
             "metadata": {},
-            "model": self.body.get("model"),
+            "model": self.model,
             "output": [],
             "parallel_tool_calls": True,
-            "previous_response_id": self.body.get("previous_response_id"),
-            "prompt_cache_key": self.body.get("prompt_cache_key"),
-            "reasoning": {"effort": "medium", "summary": None},
+            "previous_response_id": body.get("previous_response_id"),
+            "prompt_cache_key": body.get("prompt_cache_key"),
+            "reasoning": {"effort": (body.get("reasoning") or {}).get("effort", "medium"), "summary": None},
             "service_tier": self.tier,
-            "store": bool(self.body.get("store")),
+            "store": bool(body.get("store", True)),
             "temperature": 1.0,
             "text": {"format": {"type": "text"}, "verbosity": "medium"},
             "tool_choice": "auto",
@@ -117,57 +201,84 @@ class Response:
         }
 
     def items(self) -> list[dict[str, Any]]:
-        if self.tool:
-            arguments = {"cmd": "echo hi"} if self.tool == "exec_command" else {}
+        """The output: one item, or none when the response failed at once."""
+        if self.is_compaction:
+            return [{"id": f"cmp_{self.number:032x}", "type": "compaction", "encrypted_content": "c2NyaXB0ZWQtY29tcGFjdGlvbg=="}]
+        if self.tool is not None:
+            name, arguments = self.tool
             return [
                 {
                     "id": f"fc_{self.number:032x}",
                     "type": "function_call",
                     "status": "completed",
-                    "name": self.tool,
-                    "arguments": json.dumps(arguments),
                     "call_id": f"call_{self.number:024x}",
+                    "name": name,
+                    "arguments": json.dumps(arguments),
                 }
             ]
+        if not self.words:
+            return []
         part = {"type": "output_text", "annotations": [], "logprobs": [], "text": "".join(self.words).rstrip()}
-        message = {
-            "id": f"msg_{self.number:032x}",
-            "type": "message",
-            "status": "completed",
-            "role": "assistant",
-            "content": [part],
-        }
-        return [message]
+        return [
+            {
+                "id": f"msg_{self.number:032x}",
+                "type": "message",
+                "status": "completed",
+                "role": "assistant",
+                "content": [part],
+            }
+        ]
 
-    def final(self, usage: dict[str, Any], status: str = "completed") -> dict[str, Any]:
-        return self.head(status, output=self.items(), usage=usage)
+    def final(self) -> dict[str, Any]:
+        """The response object of the terminal event, which is also the answer to a request without streaming."""
+        status = "completed" if self.terminal == "none" else self.terminal.removeprefix("response.")
+        fields: dict[str, Any] = {"output": self.items(), "usage": self.usage}
+        if status == "failed":
+            error = self.fail
+            fields["error"] = (
+                {"code": error.code, "message": error.message} if error else {"code": "server_error", "message": "scripted"}
+            )
+        if status == "incomplete":
+            fields["incomplete_details"] = {"reason": "max_output_tokens"}
+        return self.head(status, **fields)
 
-    def events(self, usage: dict[str, Any], *, deltas: int | None = None) -> Iterator[dict[str, Any]]:
-        """All events in order; `deltas` pads the text to that many."""
+    def events(self) -> Iterator[dict[str, Any]]:
+        """All events in order, numbered."""
+        for number, event in enumerate(self._events()):
+            yield {"type": event.pop("type"), "sequence_number": number, **event}
+
+    def _events(self) -> Iterator[dict[str, Any]]:
         yield {"type": "response.created", "response": self.head("in_progress")}
         yield {"type": "response.in_progress", "response": self.head("in_progress")}
-        [item] = self.items()
-        if self.tool:
-            opened = {**item, "status": "in_progress", "arguments": ""}
-            yield {"type": "response.output_item.added", "output_index": 0, "item": opened}
-            ids = {"item_id": item["id"], "output_index": 0}
-            yield {"type": "response.function_call_arguments.delta", **ids, "delta": item["arguments"]}
-            yield {"type": "response.function_call_arguments.done", **ids, "arguments": item["arguments"]}
-        else:
-            words = self.words if deltas is None else [f"w{number} " for number in range(deltas)]
-            self.words = words
-            [item] = self.items()
-            yield {
-                "type": "response.output_item.added",
-                "output_index": 0,
-                "item": {**item, "status": "in_progress", "content": []},
-            }
-            ids = {"item_id": item["id"], "output_index": 0, "content_index": 0}
-            empty = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
-            yield {"type": "response.content_part.added", **ids, "part": empty}
-            for word in words:
-                yield {"type": "response.output_text.delta", **ids, "delta": word, "logprobs": []}
-            yield {"type": "response.output_text.done", **ids, "text": item["content"][0]["text"], "logprobs": []}
-            yield {"type": "response.content_part.done", **ids, "part": item["content"][0]}
-        yield {"type": "response.output_item.done", "output_index": 0, "item": item}
-        yield {"type": "response.completed", "response": self.final(usage)}
+        for item in self.items():
+            if item["type"] == "function_call":
+                yield from self._call(item)
+            elif item["type"] == "message":
+                yield from self._message(item)
+            yield {"type": "response.output_item.done", "output_index": 0, "item": item}
+        if self.terminal != "none":
+            yield {"type": self.terminal, "response": self.final()}
+
+    @staticmethod
+    def _call(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        opened = {**item, "status": "in_progress", "arguments": ""}
+        yield {"type": "response.output_item.added", "output_index": 0, "item": opened}
+        ids = {"item_id": item["id"], "output_index": 0}
+        yield {"type": "response.function_call_arguments.delta", **ids, "delta": item["arguments"]}
+        yield {"type": "response.function_call_arguments.done", **ids, "arguments": item["arguments"]}
+
+    def _message(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        opened = {**item, "status": "in_progress", "content": []}
+        yield {"type": "response.output_item.added", "output_index": 0, "item": opened}
+        ids = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+        part = item["content"][0]
+        yield {"type": "response.content_part.added", **ids, "part": {**part, "text": ""}}
+        for word in [*self.words[:-1], self.words[-1].rstrip()]:
+            yield {"type": "response.output_text.delta", **ids, "delta": word, "logprobs": [], "obfuscation": "x"}
+        yield {"type": "response.output_text.done", **ids, "text": part["text"], "logprobs": []}
+        yield {"type": "response.content_part.done", **ids, "part": part}
+
+
+def regrouped(text: str, count: int) -> list[str]:
+    """The text in `count` pieces of nearly the same length; together they are the text."""
+    return [text[len(text) * number // count : len(text) * (number + 1) // count] for number in range(count)]
