@@ -216,3 +216,6 @@ def _joined(account: PoolAccount, organization: Organization, *, by: User | None
     transaction.on_commit(
         partial(publish_version, account.pool_id, organization.pk, account.pk, account.credential_version), robust=True
     )
+    if not is_new:
+        # What the old credential was refused for says nothing about the new one.
+        transaction.on_commit(partial(live.forget_troubles, account.pool_id, organization.pk, [account.pk], kinds="c"), robust=True)

@@ -4,7 +4,7 @@ Fields of the hash `routing:{tag}:p<pool>:live`, `<id>` being the account's numb
 
     <id>:c       cooling down until, server milliseconds
     <id>:x       `until:observed`: exhausted until, unix seconds; observed in server milliseconds
-    <id>:w<min>  `used:resets:observed`: a window of that many minutes: percent used, unix seconds (0: unknown), milliseconds
+    <id>:w       `minutes=used:resets:observed;…`: windows by their length: percent used, unix seconds (0: unknown), milliseconds
     <id>:v       version of the account's credential
     <id>:l       selected last, server milliseconds
 
@@ -100,31 +100,46 @@ class AccountState:
 UNKNOWN = AccountState()
 
 
-def read(flat: Sequence[bytes]) -> dict[int, AccountState]:
-    """HGETALL's reply as states by account id. Fields that this version does not know are ignored."""
-    found: dict[int, dict[str, bytes]] = {}
-    pairs = iter(flat)
-    for name in pairs:
-        value = next(pairs)
-        account, _, kind = name.decode().partition(":")
-        found.setdefault(int(account), {})[kind] = value
-    return {account_id: _state(fields) for account_id, fields in found.items()}
+class States:
+    """The states of a pool's accounts, by id. An account's fields are parsed when it is asked for: most requests ask for one."""
+
+    __slots__ = ("_fields", "_parsed")
+
+    def __init__(self, flat: Sequence[bytes]) -> None:
+        """`flat` is the reply to HGETALL."""
+        pairs = iter(flat)
+        self._fields = dict(zip(pairs, pairs, strict=True))
+        self._parsed: dict[int, AccountState] = {}
+
+    def get(self, account_id: int, default: AccountState = UNKNOWN, /) -> AccountState:
+        found = self._parsed.get(account_id)
+        if found is None:
+            found = self._parsed[account_id] = self._parse(account_id) if self._fields else default
+        return found
+
+    def _parse(self, account_id: int) -> AccountState:
+        prefix = str(account_id).encode()
+        take = self._fields.get
+        exhausted = take(prefix + b":x")
+        return AccountState(
+            cooling_until_ms=int(take(prefix + b":c", 0)),
+            exhausted_until=int(exhausted.split(b":")[0]) if exhausted else 0,
+            credential_version=int(take(prefix + b":v", 0)),
+            last_ms=int(take(prefix + b":l", 0)),
+            windows=_windows(take(prefix + b":w")),
+        )
 
 
-def _state(fields: Mapping[str, bytes]) -> AccountState:
-    windows = {}
-    for kind, value in fields.items():
-        if kind[0] == "w":
-            used, resets, observed = value.split(b":")
-            minutes = int(kind[1:])
-            windows[minutes] = Window(minutes, float(used), int(resets), int(observed))
-    return AccountState(
-        cooling_until_ms=int(fields.get("c", 0)),
-        exhausted_until=int(fields["x"].split(b":")[0]) if "x" in fields else 0,
-        credential_version=int(fields.get("v", 0)),
-        last_ms=int(fields.get("l", 0)),
-        windows=windows,
-    )
+def _windows(value: bytes | None) -> Mapping[int, Window]:
+    if not value:
+        return UNKNOWN.windows
+    found = {}
+    for part in value.split(b";"):
+        length, _, rest = part.partition(b"=")
+        used, resets, observed = rest.split(b":")
+        minutes = int(length)
+        found[minutes] = Window(minutes, float(used), int(resets), int(observed))
+    return found
 
 
 def publish_version(pool_id: int, organization_id: int | None, account_id: int, version: int) -> None:
@@ -134,8 +149,8 @@ def publish_version(pool_id: int, organization_id: int | None, account_id: int, 
         weir_redis.sync_client().hset(key, f"{account_id}:v", str(version))
 
 
-def forget_troubles(pool_id: int, organization_id: int | None, account_ids: Iterable[int]) -> int:
-    """Ends cooldowns, exhaustion and what is known of windows, so that accounts are tried again.
+def forget_troubles(pool_id: int, organization_id: int | None, account_ids: Iterable[int], *, kinds: str = "cxw") -> int:
+    """Ends cooldowns (c), exhaustion (x) and what is known of windows (w), so that accounts are tried again.
 
     Returns how many accounts had any of it. Sync. Raises RedisUnavailable.
     """
@@ -148,7 +163,7 @@ def forget_troubles(pool_id: int, organization_id: int | None, account_ids: Iter
         for found in client.hkeys(key):
             name = found.decode() if isinstance(found, bytes) else found
             account, _, kind = name.partition(":")
-            if int(account) in wanted and kind[0] in "cxw":
+            if int(account) in wanted and kind[0] in kinds:
                 names.append(name)
                 cleared.add(int(account))
         if names:

@@ -18,7 +18,7 @@ from config.snapshot import Snapshot
 from routing import live as live_state
 from routing import sticky, strategies
 from routing.errors import AccountsAtCap, NoAccountAvailable, OwnerGone, PoolBusy, PoolExhausted
-from routing.live import AccountState
+from routing.live import AccountState, States
 from routing.snapshots import ACTIVE, NEEDS_SIGN_IN, AccountSnapshot, PoolSnapshot, RoutingSnapshot
 from routing.sticky import Sticky
 
@@ -37,7 +37,7 @@ class Live:
     `owner` is None without an anchor (previous_response_id), or when nobody is known to own it.
     """
 
-    states: dict[int, AccountState]
+    states: States | dict[int, AccountState]
     sticky: Sticky | None = None
     owner: int | None = None
 
@@ -45,11 +45,12 @@ class Live:
         return self.states.get(account_id, live_state.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lease:
     """A slot on an account until it is released, or lapses after HOLD_DEADLINE_SECONDS without renewal.
 
-    `reason`: owner, sticky, stand_in or the strategy's name. `candidates`: how many accounts could have served.
+    `reason`: owner, sticky, stand_in or the strategy's name. `candidates`: how many accounts were in the running; 1 where the
+    session's own account could serve and nobody else was looked at.
     `credential_version` is the least version that `credentials.bearer` may use.
     """
 
@@ -107,7 +108,7 @@ def read_live(pool: PoolSnapshot, replies: Sequence[Any]) -> Live:
             raise reply
     owner = replies[2] if len(replies) > 2 else None
     return Live(
-        states=live_state.read(replies[0]),
+        states=States(replies[0]),
         sticky=sticky.read(replies[1]),
         owner=int(owner) if owner else None,
     )
@@ -187,6 +188,17 @@ def _sift(
     return ready, refusals
 
 
+def _own(able: Sequence[AccountSnapshot], live: Live, exclude: frozenset[int], now_ms: int) -> AccountSnapshot | None:
+    """The session's home if it can serve now, else its stand-in if that can."""
+    if live.sticky is None:
+        return None
+    for account_id in (live.sticky.home, live.sticky.stand_in):
+        for account in able:
+            if account.account_id == account_id and _sift([account], live, exclude, now_ms)[0]:
+                return account
+    return None
+
+
 def _refuse(refusals: _Refusals, now_ms: int) -> PoolExhausted | PoolBusy:
     """The refusal that tells the truth about the wait: busy for under a minute, else exhausted until the first that is back."""
     soonest_cooling = min(refusals.cooling_ms, default=0)
@@ -217,16 +229,22 @@ async def select(
     """
     if exclude:
         # Attempts of this request and of others have changed the state since it was read.
-        live = dataclasses.replace(live, states=live_state.read(await redis.call("HGETALL", live_state.live_key(pool))))
+        live = dataclasses.replace(live, states=States(await redis.call("HGETALL", live_state.live_key(pool))))
     accounts: Sequence[AccountSnapshot] = pool.accounts
     if live.owner is not None:
         accounts = [account for account in accounts if account.account_id == live.owner and account.status == ACTIVE]
         if not accounts:
             raise OwnerGone
-    ready, refusals = _sift(_able(accounts, model), live, exclude, now_ms)
-    if not ready:
-        raise _refuse(refusals, now_ms)
-    order = _order(pool, live, ready, now_ms, rng)
+    able = _able(accounts, model)
+    own = _own(able, live, exclude, now_ms)
+    if own is not None and own.concurrency_cap is None:
+        # Its slot cannot be refused, so nobody else has to be ranked.
+        ready, order = [own], [own.account_id]
+    else:
+        ready, refusals = _sift(able, live, exclude, now_ms)
+        if not ready:
+            raise _refuse(refusals, now_ms)
+        order = _order(pool, live, ready, now_ms, rng)
     by_id = {account.account_id: account for account in ready}
 
     entry = live.sticky

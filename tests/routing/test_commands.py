@@ -106,10 +106,10 @@ def test_reset_cooldowns_frees_this_organizations_accounts_only(organization: Or
     account = PoolAccount.objects.for_organization(organization).get()
     key = f"routing:{{s{organization.pk % 32:02d}}}:p{account.pool_id}:live"
     other = f"{account.pk + 1_000_000}:c"
-    fields = {
+    fields: dict[Any, Any] = {
         f"{account.pk}:c": "99",
         f"{account.pk}:x": "9:9",
-        f"{account.pk}:w300": "100:9:9",
+        f"{account.pk}:w": "300=100:9:9",
         f"{account.pk}:v": "3",
         other: "5",
     }

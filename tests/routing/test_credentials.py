@@ -158,6 +158,15 @@ async def test_a_client_that_leaves_does_not_end_the_refresh_of_the_others(
     assert (await staying).version == 2
 
 
+def test_signing_in_again_ends_the_cooldown_of_the_old_credential(organization: Organization, upstream: ScriptedUpstream) -> None:
+    account = join(organization, upstream)
+    key = f"routing:{{s{organization.pk % 32:02d}}}:p{account.pool_id}:live"
+    fields: dict[Any, Any] = {f"{account.pk}:c": "9", f"{account.pk}:x": "9:9", f"{account.pk}:v": "1"}
+    sync_client().hset(key, mapping=fields)
+    join(organization, upstream, account_id=account.chatgpt_account_id)
+    assert sync_client().hgetall(key) == {f"{account.pk}:x".encode(): b"9:9", f"{account.pk}:v".encode(): b"2"}
+
+
 # ------------------------------------------------------------------------------------------------------- the request
 
 

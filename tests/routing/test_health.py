@@ -30,8 +30,8 @@ def slot(name: str, used: str, minutes: str, reset_at: str | None = None) -> dic
 
 
 async def state(redis: Redis, pool: PoolSnapshot) -> live.AccountState:
-    states = live.read(await redis.call("HGETALL", live.live_key(pool)))
-    return states.get(pool.accounts[0].account_id, live.UNKNOWN)
+    states = live.States(await redis.call("HGETALL", live.live_key(pool)))
+    return states.get(pool.accounts[0].account_id)
 
 
 def test_both_windows_are_read() -> None:
@@ -106,7 +106,12 @@ async def test_room_in_one_window_does_not_lift_exhaustion_of_the_other(redis: R
     pool = made.pool(made.account())
     head = slot("primary", "4", "300", str(UNIX + 900)) | slot("secondary", "100", "10080", str(UNIX + 90_000))
     await health.observe_headers(redis, pool, pool.accounts[0], head, NOW)
-    assert (await state(redis, pool)).exhausted_until_ms(UNIX * 1000) == (UNIX + 90_000) * 1000
+    found = await state(redis, pool)
+    assert found.exhausted_until_ms(UNIX * 1000) == (UNIX + 90_000) * 1000
+    later = NOW + timedelta(seconds=9)
+    await health.observe_headers(redis, pool, pool.accounts[0], slot("primary", "5", "300", str(UNIX + 900)), later)
+    found = await state(redis, pool)
+    assert (found.windows[300].used_percent, found.windows[10080].used_percent) == (5.0, 100.0)
 
 
 async def test_faults_of_the_request_leave_the_account_as_it_was(redis: Redis) -> None:
