@@ -1,16 +1,36 @@
 """What the page frame shows: the organizations one belongs to, and where the navigation leads."""
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.http import HttpRequest
+from django.urls import reverse
 
 from accounts import permissions, tenancy
 from accounts.models import Member, User
 from accounts.permissions import Action, Reach
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One entry of the navigation; `icon` names the drawing in `_nav_icon.html`."""
+
+    name: str
+    url: str
+    icon: str
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    links: tuple[Link, ...]
+
+
 def shell(request: HttpRequest) -> dict[str, Any]:
-    """Template context of every page. The queries run only if a template asks."""
+    """Template context of every page. The query runs only if a template asks."""
 
     def organizations() -> list[Member]:
         return list(tenancy.memberships(request.user)) if isinstance(request.user, User) else []
@@ -18,17 +38,36 @@ def shell(request: HttpRequest) -> dict[str, Any]:
     return {"organizations": organizations}
 
 
-def navigation(member: Member, current: str) -> dict[str, Any]:
-    """The frame of a page of `member`'s organization; `current` is the page's name in the navigation."""
+def frame(member: Member, current: str, now: datetime) -> dict[str, Any]:
+    """The frame of a page of `member`'s organization at `now`; `current` is the page's route name."""
+    zone = ZoneInfo(member.organization.timezone)
     return {
         "member": member,
         "organization": member.organization,
-        "current_page": current,
-        "may_use_keys": permissions.reach(member, Action.USE_KEYS) is not Reach.NONE,
-        "may_see_usage": permissions.reach(member, Action.SEE_USAGE) is not Reach.NONE,
+        "navigation": navigation(member, current),
+        "now": now,
+        "zone": zone,
+        "zone_name": now.astimezone(zone).tzname(),
     }
+
+
+def navigation(member: Member, current: str) -> tuple[Section, ...]:
+    """Only pages that the role may see. Hiding is not permission: the doors ask by themselves."""
+    you: list[Link] = []
+    if permissions.reach(member, Action.USE_KEYS) is not Reach.NONE:
+        you.append(_link(member, "key", "My key", current))
+    sections = {"You": you, "Team": [], "Money": []}
+    usage = permissions.reach(member, Action.SEE_USAGE)
+    if usage is not Reach.NONE:
+        title = "You" if usage is Reach.OWN else "Money" if not you else "Team"
+        sections[title].append(_link(member, "overview", "Overview", current))
+    return tuple(Section(title, tuple(links)) for title, links in sections.items() if links)
 
 
 def first_page(member: Member) -> str:
     """The page that answers the role's first question."""
     return "key" if member.role == Member.Role.DEVELOPER else "overview"
+
+
+def _link(member: Member, route: str, name: str, current: str) -> Link:
+    return Link(name, reverse(route, kwargs={"slug": member.organization.slug}), icon=route, is_current=route == current)

@@ -1,6 +1,6 @@
 """How numbers, moments and durations are written on pages. Pure; amounts are micro-credits, never floats."""
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 MICRO = 1_000_000
@@ -9,31 +9,32 @@ NOTHING = "–"
 
 
 def credits(micro: int | None) -> str:
-    """Rounded half up: from 100 none, from 1 two, from 0.01 four decimals, below that all six; zero is `0`, None is `–`."""
+    """Rounded half up: from 100 none, from 1 two, from 0.01 four decimals, below that all six; zero is `0`, None is `–`.
+
+    What rounds up to a border is written as the border is: 0.99996 is `1.00`, 99.996 is `100`.
+    """
     if micro is None:
         return NOTHING
     sign, size = (MINUS if micro < 0 else ""), abs(micro)
     if size == 0:
         return "0"
-    if size < 10_000:
-        return f"{sign}0.{size:06d}".rstrip("0")
-    for places, least in ((4, 10_000), (2, MICRO), (0, 100 * MICRO)):
-        text = _rounded(size, places)
-        # 0.99996 rounds to 1.0000, which is written as 1.00.
-        following = {4: MICRO, 2: 100 * MICRO}.get(places)
-        if size >= least and (following is None or _value(size, places) < following):
-            return sign + text
-    raise AssertionError(size)
+    if size < MICRO // 100:
+        return sign + _decimals(size, 6)
+    if _rounded(size, 4) < MICRO:
+        return sign + _decimals(size, 4)
+    if _rounded(size, 2) < 100 * MICRO:
+        return sign + _decimals(size, 2)
+    return f"{sign}{_rounded(size, 0) // MICRO:,}"
 
 
-def _value(size: int, places: int) -> int:
+def _rounded(size: int, places: int) -> int:
     step = 10 ** (6 - places)
     return (size + step // 2) // step * step
 
 
-def _rounded(size: int, places: int) -> str:
-    whole, micro = divmod(_value(size, places), MICRO)
-    return f"{whole:,}" if places == 0 else f"{whole:,}.{micro // 10 ** (6 - places):0{places}d}"
+def _decimals(size: int, places: int) -> str:
+    whole, micro = divmod(_rounded(size, places), MICRO)
+    return f"{whole:,}.{micro // 10 ** (6 - places):0{places}d}"
 
 
 def exact(micro: int) -> tuple[str, str]:
@@ -58,7 +59,7 @@ def share(part: int, whole: int) -> str:
 
 
 def level(left: int, limit: int) -> str:
-    """`out` to 5 % left, `low` to 20 %, else nothing; compared exactly."""
+    """`out` to 5 % left, `low` to 20 %, else nothing; the exact values are compared."""
     if left * 100 <= limit * 5:
         return "out"
     return "low" if left * 100 <= limit * 20 else ""
@@ -78,17 +79,39 @@ def duration(span: timedelta | float) -> str:
 
 
 def moment(at: datetime, zone: ZoneInfo, now: datetime) -> str:
-    """In the zone: `14:20` today, `Fri 18:34` within six days, else `Wed 18 Nov, 14:20` (with the year if it is another)."""
-    local, today = at.astimezone(zone), now.astimezone(zone)
-    clock = f"{local:%H:%M}"
-    if local.date() == today.date():
-        return clock
-    if abs((local.date() - today.date()).days) < 7:
-        return f"{local:%a} {clock}"
-    year = f" {local.year}" if local.year != today.year else ""
-    return f"{local:%a} {local.day} {local:%b}{year}, {clock}"
+    """In the zone: `14:20` today, `Fri 18:34` within six days, else with its date."""
+    local = at.astimezone(zone)
+    away = abs((local.date() - now.astimezone(zone).date()).days)
+    if away == 0:
+        return f"{local:%H:%M}"
+    return f"{local:%a %H:%M}" if away < 7 else full_moment(at, zone, now)
+
+
+def full_moment(at: datetime, zone: ZoneInfo, now: datetime) -> str:
+    """With weekday and date: `Wed 18 Nov, 14:20`; the year stands there if it is another one."""
+    local = at.astimezone(zone)
+    return f"{day(local.date(), now.astimezone(zone).date())}, {local:%H:%M}"
+
+
+def clock(at: datetime, zone: ZoneInfo, now: datetime) -> str:
+    """When something happened, to the second while it was today: `14:18:27`; else `Tue 17 Nov, 14:18`."""
+    local = at.astimezone(zone)
+    return f"{local:%H:%M:%S}" if local.date() == now.astimezone(zone).date() else full_moment(at, zone, now)
+
+
+def day(on: date, today: date) -> str:
+    """`Wed 18 Nov`, with the year if it is not this one."""
+    return f"{on:%a} {on.day} {on:%b}" + (f" {on.year}" if on.year != today.year else "")
 
 
 def tokens(count: int | None) -> str:
     """In full, with commas."""
     return NOTHING if count is None else f"{count:,}"
+
+
+def initials(name: str) -> str:
+    """One or two capitals for an avatar: `TW` of Tomasz Wrona and of tomasz.wrona@…, `R` of release."""
+    words = [word for word in name.partition("@")[0].replace(".", " ").replace("-", " ").replace("_", " ").split() if word]
+    if not words:
+        return "?"
+    return (words[0][0] + (words[-1][0] if len(words) > 1 else "")).upper()

@@ -1,20 +1,38 @@
 """What the overview and My key show of the usage log: a month by day and model, and the newest rows. Bounded reads."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from django.db import connection
-from django.db.models import Q
+from django.db.models import Max, Sum
+from django.db.models.functions import TruncDate
 
-from accounts.models import Member, Organization
+from accounts.models import ApiKey, Member, Organization
 from billing.models import UsageRecord
+from billing.models.usage import UsageRecordQuerySet
 
 MOST_DAYS = 31
+MOST_ROWS = 20
+MOST_SPENDERS = 10
 SERIES = 5
 """A chart shows at most this many models; the smaller ones are summed as OTHER."""
 OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Whose usage is read: one member's, what was used in one team, or (neither given) the whole organization's."""
+
+    organization: Organization
+    member_id: int | None = None
+    team_id: int | None = None
+
+    def rows(self) -> UsageRecordQuerySet:
+        """A team's are the rows of the time when their member was in it: who came from elsewhere does not bring them along."""
+        rows = UsageRecord.objects.for_organization(self.organization)
+        if self.member_id is not None:
+            return rows.filter(member_id=self.member_id)
+        return rows if self.team_id is None else rows.filter(team_id=self.team_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +41,7 @@ class Days:
 
     days: tuple[date, ...]
     series: tuple[tuple[str, tuple[int, ...]], ...]
+    requests: tuple[int, ...]
 
     @property
     def totals(self) -> tuple[int, ...]:
@@ -46,62 +65,76 @@ def midnight(day: date, zone: ZoneInfo) -> datetime:
     return datetime.combine(day, time(), zone)
 
 
-def days_by_model(organization: Organization, *, until: date, count: int, members: Sequence[int] | None = None) -> Days:
-    """The `count` days that end with `until`, by model. One query. `members` None: everybody's."""
+def days_by_model(whose: Whose, *, until: date, count: int) -> Days:
+    """The `count` days that end with `until`, at most MOST_DAYS, by the model that answered. One query."""
     count = min(count, MOST_DAYS)
-    zone = ZoneInfo(organization.timezone)
+    zone = ZoneInfo(whose.organization.timezone)
     days = tuple(until - timedelta(days=count - 1 - index) for index in range(count))
     sums: dict[str, dict[date, int]] = {}
-    start, end = midnight(days[0], zone), midnight(until + timedelta(days=1), zone)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            SELECT (admitted_at AT TIME ZONE %s)::date, model_served, SUM(credits)::bigint
-            FROM billing_usagerecord
-            WHERE organization_id = %s AND admitted_at >= %s AND admitted_at < %s AND (%s::bigint[] IS NULL OR member_id = ANY(%s))
-            GROUP BY 1, 2
-            """,
-            [organization.timezone, organization.pk, start, end, _ids(members), _ids(members)],
-        )
-        for day, model, credits in cursor.fetchall():
-            sums.setdefault(model or "unknown", {})[day] = int(credits)
+    requests = dict.fromkeys(days, 0)
+    rows = (
+        whose.rows()
+        .filter(admitted_at__gte=midnight(days[0], zone), admitted_at__lt=midnight(until + timedelta(days=1), zone))
+        .annotate(day=TruncDate("admitted_at", tzinfo=zone))
+        .order_by()
+        .values_list("day", "model_served", "model_asked")
+        .annotate(Sum("credits"), Sum("counted_requests"))
+    )
+    for day, served, asked, credits, calls in rows:
+        amounts = sums.setdefault(served or asked, {})
+        amounts[day] = amounts.get(day, 0) + int(credits)
+        requests[day] += int(calls)
     ranked = sorted(sums, key=lambda model: (-sum(sums[model].values()), model))
     shown = ranked if len(ranked) <= SERIES else ranked[: SERIES - 1]
     series = [(model, tuple(sums[model].get(day, 0) for day in days)) for model in shown]
-    if len(shown) < len(ranked):
-        rest = ranked[len(shown) :]
+    rest = ranked[len(shown) :]
+    if rest:
         series.append((OTHER, tuple(sum(sums[model].get(day, 0) for model in rest) for day in days)))
-    return Days(days, tuple(series))
+    return Days(days, tuple(series), tuple(requests.values()))
 
 
-def _ids(members: Sequence[int] | None) -> list[int] | None:
-    return None if members is None else list(members)
+def spenders(whose: Whose, *, start: datetime, end: datetime) -> list[Spender]:
+    """Who used how much in [start, end), the most first, at most MOST_SPENDERS. Two queries."""
+    rows = whose.rows().filter(admitted_at__gte=start, admitted_at__lt=end).order_by().values_list("member_id")
+    sums = list(rows.annotate(total=Sum("credits")).order_by("-total", "member_id")[:MOST_SPENDERS])
+    members = Member.objects.for_organization(whose.organization).filter(pk__in=[member_id for member_id, _ in sums])
+    names = {member.pk: str(member) for member in members.select_related("user")}
+    return [Spender(member_id, names[member_id], int(credits)) for member_id, credits in sums]
 
 
-def spenders(organization: Organization, *, start: datetime, end: datetime, members: Sequence[int] | None = None) -> list[Spender]:
-    """Who used how much in [start, end), the most first. Two queries."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            SELECT member_id, SUM(credits)::bigint
-            FROM billing_usagerecord
-            WHERE organization_id = %s AND admitted_at >= %s AND admitted_at < %s AND (%s::bigint[] IS NULL OR member_id = ANY(%s))
-            GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 10
-            """,
-            [organization.pk, start, end, _ids(members), _ids(members)],
-        )
-        sums = [(int(member), int(credits)) for member, credits in cursor.fetchall()]
-    names = {one.pk: str(one) for one in Member.objects.filter(pk__in=[member for member, _ in sums]).select_related("user")}
-    return [Spender(member, names[member], credits) for member, credits in sums]
+def newest(whose: Whose, *, now: datetime, count: int = MOST_ROWS) -> list[UsageRecord]:
+    """The newest requests of the last MOST_DAYS with who made them; `credits` of each includes its amendment. Two queries."""
+    since = now - timedelta(days=MOST_DAYS)
+    rows = list(
+        whose.rows()
+        .filter(part=0, admitted_at__gte=since)
+        .select_related("member__user", "key")
+        .order_by("-admitted_at", "-id")[: min(count, MOST_ROWS)]
+    )
+    # An orphan was booked at its observed amount; when its real end came later, the difference is a row of its own.
+    amended = (
+        whose.rows()
+        .filter(part=1, admitted_at__gte=since, request_id__in=[row.request_id for row in rows])
+        .order_by()
+        .values_list("request_id")
+        .annotate(Sum("credits"))
+    )
+    for request_id, credits in amended:
+        for row in rows:
+            if row.request_id == request_id:
+                row.credits += int(credits)
+    return rows
 
 
-def newest(organization: Organization, *, members: Sequence[int] | None = None, count: int = 20) -> list[UsageRecord]:
-    """The newest ends of holds, with who made them. One query."""
-    wanted = Q() if members is None else Q(member_id__in=list(members))
-    rows = UsageRecord.objects.for_organization(organization).filter(wanted, admitted_at__gte=_horizon())
-    return list(rows.select_related("member__user", "key").order_by("-admitted_at", "-id")[:count])
+def last_used(keys: list[ApiKey], *, now: datetime) -> dict[int, datetime]:
+    """When each key was last used within MOST_DAYS, by key id. One query, for keys of one member."""
+    rows = UsageRecord.objects.filter(
+        member_id__in={key.member_id for key in keys}, key__in=keys, admitted_at__gte=now - timedelta(days=MOST_DAYS)
+    )
+    return dict(rows.order_by().values_list("key_id").annotate(Max("admitted_at")))
 
 
-def _horizon() -> datetime:
-    # Keeps the read within the newest partitions.
-    return datetime.now(UTC) - timedelta(days=MOST_DAYS + 1)
+def newest_request_id(whose: Whose, *, now: datetime) -> str:
+    """The id of the newest logged request, "" if there is none: moves when there is something new to show. One query."""
+    rows = whose.rows().filter(part=0, admitted_at__gte=now - timedelta(days=MOST_DAYS))
+    return rows.order_by("-admitted_at", "-id").values_list("request_id", flat=True).first() or ""

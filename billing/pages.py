@@ -37,6 +37,7 @@ def join(request: HttpRequest, token: str) -> HttpResponse:
             password=form.cleaned_data["password"],
             email=form.cleaned_data["email"],
             organization_name=form.cleaned_data["organization"],
+            timezone=form.cleaned_data["timezone"] or "UTC",
             name=form.cleaned_data["name"],
             now=now,
         )

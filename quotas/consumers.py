@@ -1,4 +1,4 @@
-"""The live number on My key: what is left, again whenever usage has moved and every 10 seconds."""
+"""The live number of My key: what is left, told when usage moves and at the latest every 10 seconds."""
 
 import asyncio
 import json
@@ -13,35 +13,47 @@ from django.urls import path
 from accounts import permissions, tenancy
 from accounts.models import Member
 from accounts.permissions import Action, Reach
+from billing import overview
 from config.clock import utc_now
 from config.errors import DomainError
 from quotas import live, remaining
+from quotas.remaining import Meter, Standing
 
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 10.0
-PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 1.0
 """However often usage moves, a page is not told more often than this."""
 FOREIGN, FORBIDDEN = 4404, 4403
 
 
+class _Ended(Exception):
+    """The page may not be shown any more; `code` says why."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 class MyKeyConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """`/ws/o/<slug>/key`: sends {"type": "usage", "left", "meter", "live"}; takes nothing from the page."""
+    """`/ws/o/<slug>/key`: sends `{"type": "usage", "left", "meter", "newest", "meters": [...]}`; takes nothing from the page.
+
+    `left` is the number of the first sentence; each of `meters` is `{"id", "left", "held", "used", "percent", "left_share",
+    "held_share", "level"}`, texts as the page writes them; `newest` is the id of the newest logged request. When the numbers cannot
+    be read: `{"type": "unavailable", "message"}`. Closes with 4404 for an organization that is not one's own (or is no more), 4403
+    for a role without keys.
+    """
 
     member: Member | None = None
     task: "asyncio.Task[None] | None" = None
 
     async def connect(self) -> None:
+        # Accepted first: a browser shows no code of a handshake that was refused.
         await self.accept()
         try:
-            self.member = await database_sync_to_async(tenancy.membership)(
-                self.scope["user"], self.scope["url_route"]["kwargs"]["slug"]
-            )
-        except Http404:
-            await self.close(code=FOREIGN)
-            return
-        if permissions.reach(self.member, Action.USE_KEYS) is Reach.NONE:
-            await self.close(code=FORBIDDEN)
+            self.member = await database_sync_to_async(self._admitted)()
+        except _Ended as ended:
+            await self.close(code=ended.code)
             return
         self.moved = asyncio.Event()
         await self.channel_layer.group_add(live.group(self.member.organization_id), self.channel_name)
@@ -64,31 +76,75 @@ class MyKeyConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         while True:
             self.moved.clear()
             try:
-                text = await database_sync_to_async(self._read)()
-            except DomainError as error:
-                text = json.dumps({"type": "unavailable", "message": error.message})
-            except Http404:
-                # Removed meanwhile.
-                await self.close(code=FOREIGN)
+                text = await self._text()
+            except _Ended as ended:
+                await self.close(code=ended.code)
                 return
-            except Exception:
-                logger.exception("live number not read")
-                text = json.dumps({"type": "unavailable", "message": "The numbers did not arrive."})
             if text != told:
                 await self.send(text_data=text)
                 told = text
             await asyncio.sleep(PAUSE_SECONDS)
             try:
-                async with asyncio.timeout(REFRESH_SECONDS):
+                async with asyncio.timeout(REFRESH_SECONDS - PAUSE_SECONDS):
                     await self.moved.wait()
             except TimeoutError:
                 pass
 
-    def _read(self) -> str:
-        member = tenancy.membership(self.scope["user"], self.scope["url_route"]["kwargs"]["slug"])
-        usage = remaining.of_member(member, now=utc_now())
-        meter = remaining.spendable(remaining.meters(usage))
-        return json.dumps({"type": "usage", "left": meter.left_text, "meter": meter.title, "percent": meter.percent})
+    async def _text(self) -> str:
+        try:
+            member, newest = await database_sync_to_async(self._current)()
+            return json.dumps(message(await remaining.live_standing(member, now=utc_now()), newest))
+        except DomainError as error:
+            return json.dumps({"type": "unavailable", "message": error.message})
+        except _Ended:
+            raise
+        except Exception:
+            # The page says that it is not live, and asks again.
+            logger.exception("live number not read")
+            return json.dumps({"type": "unavailable", "message": "The numbers did not arrive."})
+
+    def _admitted(self) -> Member:
+        """Asked again each time: a page ends with the membership, and with the session."""
+        session = self.scope.get("session")
+        if session is not None and session.session_key and not session.exists(session.session_key):
+            raise _Ended(FOREIGN)
+        try:
+            member = tenancy.membership(self.scope["user"], self.scope["url_route"]["kwargs"]["slug"])
+        except Http404:
+            raise _Ended(FOREIGN) from None
+        if permissions.reach(member, Action.USE_KEYS) is Reach.NONE:
+            raise _Ended(FORBIDDEN)
+        return member
+
+    def _current(self) -> tuple[Member, str]:
+        member = self._admitted()
+        whose = overview.Whose(member.organization, member_id=member.pk)
+        return member, overview.newest_request_id(whose, now=utc_now())
+
+
+def message(standing: Standing, newest: str) -> dict[str, Any]:
+    """What the page is told."""
+    spendable = standing.spendable
+    return {
+        "type": "usage",
+        "left": spendable.left_text,
+        "meter": spendable.id,
+        "newest": newest,
+        "meters": [_meter(meter) for meter in standing.meters],
+    }
+
+
+def _meter(meter: Meter) -> dict[str, Any]:
+    return {
+        "id": meter.id,
+        "left": meter.left_text,
+        "held": meter.held_text,
+        "used": meter.used_text,
+        "percent": meter.percent,
+        "left_share": meter.left_share,
+        "held_share": meter.held_share,
+        "level": meter.level,
+    }
 
 
 websocket_urlpatterns = [path("o/<slug:slug>/key", MyKeyConsumer.as_asgi())]

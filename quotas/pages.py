@@ -1,44 +1,44 @@
 """My key and Overview: what is left, when it resets, what was used. Doors: they parse, call the domain, render."""
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from accounts import context, forms, keys, permissions, tenancy
+from accounts import context, display, forms, keys, permissions, tenancy
 from accounts.models import ApiKey, Member
 from accounts.permissions import Action, Reach
 from billing import overview
+from billing.overview import Days, Spender, Whose
 from config.clock import utc_now
 from config.errors import DomainError
 from quotas import remaining
-from quotas.errors import Degraded, NoActivePlan
+from quotas.errors import Degraded, NoActivePlan, Stale
+from quotas.remaining import Standing
 
 DAYS = 30
+OWN_ROWS = 10
+EXAMPLE_MODEL = "gpt-5.5"
+"""The model that the configurations for clients name."""
 
 
-def _frame(member: Member, page: str, now: datetime) -> dict[str, Any]:
-    zone = ZoneInfo(member.organization.timezone)
-    return {**context.navigation(member, page), "now": now, "zone": zone, "zone_name": now.astimezone(zone).tzname()}
-
-
-def _standing(member: Member, now: datetime) -> dict[str, Any]:
-    """Meters for a page, or the sentence that says why there are none."""
+def _standing(read: Callable[[], Standing]) -> dict[str, Any]:
+    """How things stand, or the sentence that says why it cannot be told."""
     try:
-        usage = remaining.of_member(member, now=now)
+        return {"standing": read(), "trouble": ""}
     except NoActivePlan as error:
-        return {"meters": [], "trouble": error.message}
-    except Degraded:
-        return {"meters": [], "trouble": "The numbers did not arrive. Running answers finish and are metered."}
-    found = remaining.meters(usage)
-    return {"meters": found, "spendable": remaining.spendable(found), "plan": usage.plan}
+        return {"standing": None, "trouble": error.message}
+    except (Degraded, Stale):
+        trouble = "The counters do not answer. New requests are refused until they do; running answers finish and are metered."
+        return {"standing": None, "trouble": trouble}
 
 
 def _key_page(
@@ -49,20 +49,29 @@ def _key_page(
     issued: keys.IssuedKey | None = None,
     status: int = 200,
 ) -> HttpResponse:
+    """The page; or, for htmx, its part with the keys, where a new one is shown this one time."""
     now = utc_now()
-    today = now.astimezone(ZoneInfo(member.organization.timezone)).date()
-    days = overview.days_by_model(member.organization, until=today, count=DAYS, members=[member.pk])
+    frame = context.frame(member, "key", now)
     own = list(ApiKey.objects.for_organization(member.organization).filter(member=member).unrevoked())
-    page = {
-        **_frame(member, "key", now),
-        **_standing(member, now),
-        "keys": own,
+    used = overview.last_used(own, now=now)
+    part = {
+        **frame,
+        "keys": [{"row": one, "used_at": used.get(one.pk), "is_expired": bool(one.expires_at and one.expires_at <= now)} for one in own],
         "issued": issued,
         "form": form or forms.IssueKeyForm(),
-        "public_url": settings.PUBLIC_URL,
+    }
+    if request.headers.get("HX-Target") == "keys":
+        return render(request, "quotas/_keys.html", part, status=status)
+    whose = Whose(member.organization, member_id=member.pk)
+    days = overview.days_by_model(whose, until=now.astimezone(frame["zone"]).date(), count=DAYS)
+    page = {
+        **part,
+        **_standing(lambda: remaining.standing(member, now=now)),
+        "public_url": settings.PUBLIC_URL.rstrip("/"),
+        "example_model": EXAMPLE_MODEL,
         "days": days,
         "spark": _spark(days.totals),
-        "requests": overview.newest(member.organization, members=[member.pk], count=10),
+        "requests": overview.newest(whose, now=now, count=OWN_ROWS),
     }
     return render(request, "quotas/key.html", page, status=status)
 
@@ -72,7 +81,7 @@ def _spark(totals: Sequence[int]) -> list[dict[str, str]]:
     most = max(totals, default=0)
     bars = []
     for index, amount in enumerate(totals):
-        height = max(5, amount * 300 // most) if most and amount else 5
+        height = max(5, amount * 300 // most) if most and amount > 0 else 5
         bars.append({"x": f"{index * 10 + 1}", "y": f"{(320 - height) / 10:.1f}", "height": f"{height / 10:.1f}"})
     return bars
 
@@ -88,10 +97,10 @@ def key(request: HttpRequest, member: Member) -> HttpResponse:
 @require_POST
 @tenancy.page(Action.USE_KEYS)
 def issue_key(request: HttpRequest, member: Member) -> HttpResponse:
-    """Answers with the page that shows the secret, this one time: not by a redirect, which would need it kept somewhere."""
+    """Answers with the secret itself, this one time: a redirect would need it kept somewhere."""
     form = forms.IssueKeyForm(request.POST)
     if not form.is_valid():
-        return _key_page(request, member, form=form, status=400)
+        return _key_page(request, member, form=form, status=422)
     try:
         issued = keys.issue(member, name=form.cleaned_data["name"], by=member.user, now=utc_now())
     except DomainError as error:
@@ -103,22 +112,25 @@ def issue_key(request: HttpRequest, member: Member) -> HttpResponse:
 @require_POST
 @tenancy.page(Action.USE_KEYS)
 def revoke_key(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    """Revokes if the name was typed in; a key that is revoked already stays as it is."""
     found = tenancy.owned(ApiKey.objects.select_related("member"), member.organization, uuid)
     tenancy.demand(member, Action.USE_KEYS, of=found.member)
-    keys.revoke(found, by=member.user, now=utc_now())
+    if request.POST.get("confirm", "").strip() != found.name:
+        messages.warning(request, f"Nothing was revoked: the name typed was not {found.name}.")
+    else:
+        keys.revoke(found, by=member.user, now=utc_now())
+        messages.success(request, f"{found.name} is revoked. Its next request is refused.")
     return redirect("key", slug=member.organization.slug)
 
 
-def _whose(member: Member, action: Action) -> list[int] | None:
-    """The members whose usage this one sees; None for everybody's."""
+def _whose(member: Member, action: Action) -> Whose:
+    """The rows that the member sees."""
     reach = permissions.reach(member, action)
     if reach is Reach.WHOLE:
-        return None
+        return Whose(member.organization)
     if reach is Reach.SCOPE:
-        return list(
-            Member.objects.for_organization(member.organization).filter(team_id=member.team_id).values_list("pk", flat=True)
-        )
-    return [member.pk]
+        return Whose(member.organization, team_id=member.team_id)
+    return Whose(member.organization, member_id=member.pk)
 
 
 @never_cache
@@ -126,32 +138,49 @@ def _whose(member: Member, action: Action) -> list[int] | None:
 @tenancy.page(Action.SEE_USAGE)
 def overview_page(request: HttpRequest, member: Member) -> HttpResponse:
     now = utc_now()
-    zone = ZoneInfo(member.organization.timezone)
-    today = now.astimezone(zone).date()
+    frame = context.frame(member, "overview", now)
+    zone: ZoneInfo = frame["zone"]
     whose = _whose(member, Action.SEE_USAGE)
-    days = overview.days_by_model(member.organization, until=today, count=DAYS, members=whose)
-    standing = _standing(member, now)
+    days = overview.days_by_model(whose, until=now.astimezone(zone).date(), count=DAYS)
+    is_own = whose.member_id is not None
     sees_requests = permissions.reach(member, Action.SEE_REQUESTS) is not Reach.NONE
     start = overview.midnight(days.days[0], zone)
+    spenders = [] if is_own else overview.spenders(whose, start=start, end=now)
     page = {
-        **_frame(member, "overview", now),
-        **standing,
-        "scope": "everybody" if whose is None else "you" if whose == [member.pk] else f"the {member.team} team",
-        "quota": next((meter for meter in standing["meters"] if meter.title == "Plan quota"), None),
+        **frame,
+        # A developer's quota is the one they draw on, which may be a seat's; everybody else looks at the organization's.
+        **_standing(
+            lambda: remaining.standing(member, now=now) if is_own else remaining.of_organization(member.organization, now=now)
+        ),
+        "is_own": is_own,
+        "scope": "you" if is_own else f"the {member.team} team" if whose.team_id is not None else "everybody",
         "days": days,
-        "today": days.totals[-1],
-        "chart": {
-            "x": [int(datetime(day.year, day.month, day.day, tzinfo=ZoneInfo("UTC")).timestamp()) for day in days.days],
-            "series": [{"name": model, "values": [amount / 10**6 for amount in amounts]} for model, amounts in days.series],
-        },
+        "chart": _chart(days),
         "table": [
             {"day": day, "amounts": [amounts[index] for _, amounts in days.series], "total": days.totals[index]}
             for index, day in enumerate(days.days)
         ],
         "spark": _spark(days.totals),
-        "highest": max(days.totals, default=0),
-        "spenders": overview.spenders(member.organization, start=start, end=now, members=whose),
+        "highest": max(zip(days.totals, days.days, strict=True), default=None),
+        "spenders": _ranked(spenders),
         "sees_requests": sees_requests,
-        "requests": overview.newest(member.organization, members=whose) if sees_requests else [],
+        "requests": overview.newest(_whose(member, Action.SEE_REQUESTS), now=now) if sees_requests else [],
     }
+    if page["standing"]:
+        plan = page["standing"].plan
+        page["period_start"] = datetime.fromtimestamp(plan.starts_at, UTC)
+        page["period_end"] = datetime.fromtimestamp(plan.ends_at - 1, UTC)
     return render(request, "quotas/overview.html", page)
+
+
+def _chart(days: Days) -> dict[str, Any]:
+    """For charts.js: days as midnight UTC of the calendar day, so that bars do not shift; amounts in credits, to be drawn only."""
+    return {
+        "x": [int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) for day in days.days],
+        "series": [{"name": model, "values": [amount / 10**6 for amount in amounts]} for model, amounts in days.series],
+    }
+
+
+def _ranked(spenders: Sequence[Spender]) -> list[dict[str, Any]]:
+    most = max((one.credits for one in spenders), default=0)
+    return [{"name": one.name, "credits": one.credits, "share": display.share(one.credits, most)} for one in spenders]

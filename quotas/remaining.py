@@ -1,39 +1,46 @@
-"""What a member may still spend, in the order and words of the pages: My key, Overview and the live number share it."""
+"""What may still be spent, in the order and words of the pages: My key, Overview and the live number share it."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from accounts import display
-from accounts.models import Member
+from accounts.models import Member, Organization
+from accounts.snapshots import KeySnapshot
 from config import snapshot
+from config.redis import client
+from config.snapshot import Snapshot
 from quotas import admission
 from quotas.errors import Stale
-from quotas.standing import Usage
+from quotas.standing import LimitState, PlanState, Usage
+from quotas.windows import ROLLING_SECONDS
 
 TRIES = 3
 
 WINDOWS = {
-    "5h": "Last 5 hours",
-    "1d": "Last 24 hours",
-    "7d": "Last 7 days",
-    "30d": "Last 30 days",
-    "day": "Today",
-    "week": "This week",
-    "month": "This month",
-    "period": "This plan period",
+    "5h": ("Last 5 hours", "5-hour limit"),
+    "1d": ("Last 24 hours", "24-hour limit"),
+    "7d": ("Last 7 days", "7-day limit"),
+    "30d": ("Last 30 days", "30-day limit"),
+    "day": ("Today", "daily limit"),
+    "week": ("This week", "weekly limit"),
+    "month": ("This month", "monthly limit"),
+    "period": ("This plan period", "limit of this plan period"),
 }
-RATES = {"requests_per_minute": "Requests per minute", "concurrent": "Requests at once"}
-SCOPES = {
-    "organization": "the organization's limit",
-    "team": "your team's limit",
-    "member": "your limit",
-    "key": "this key's limit",
+"""The title of a meter, and the name of the limit in a sentence."""
+RATES = {
+    "requests_per_minute": ("Requests per minute", "limit of requests per minute", "within a minute"),
+    "concurrent": ("Requests at once", "limit of requests at once", "when a running one ends"),
 }
+"""Title, name in a sentence, and when there is more."""
+SCOPES = {"organization": "the organization’s", "team": "your team’s", "member": "your", "key": "this key’s"}
+SOONER = {"day": "today", "week": "this week", "month": "this month", "period": "in this plan period"}
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """A member in the place of a key, for a page that shows what would hold for a new one."""
+    """A member, or an organization (member_id 0), in the place of a key: what would hold for a new one."""
 
     key_id: int
     member_id: int
@@ -45,16 +52,22 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One limit or the plan's quota. Micro-credits where `unit` is credits, else counts; `left` below 0 is an overdraft."""
+    """One limit or the plan's quota. Micro-credits where `unit` is credits, else counts; `left` below 0 is an overdraft.
 
+    `name` fits into a sentence ("your daily limit"). `resets_at` None: `comes_back` says when there is more, if anything can.
+    """
+
+    id: str
     title: str
-    whose: str
+    name: str
     unit: str
+    window: str
     left: int
     held: int
     used: int
     limit: int
     resets_at: datetime | None
+    comes_back: str = ""
 
     @property
     def level(self) -> str:
@@ -70,69 +83,193 @@ class Meter:
 
     @property
     def held_share(self) -> str:
-        return display.share(min(self.held, max(0, self.limit - self.left)), self.limit)
+        """What is held stands behind what is left, and never runs over the bar's end."""
+        return display.share(min(self.held, max(0, self.limit - max(0, self.left))), self.limit)
 
-    def amount(self, value: int) -> str:
-        return display.credits(value) if self.unit == "credits" else f"{value:,}"
+    @property
+    def is_rolling(self) -> bool:
+        """What was used leaves bit by bit; nothing resets at one moment."""
+        return self.window in ROLLING_SECONDS
+
+    @property
+    def sooner(self) -> str:
+        """Until when `left` is meant: "today", "in this plan period"; "" for what rolls."""
+        return SOONER.get(self.window, "")
 
     @property
     def left_text(self) -> str:
-        return self.amount(self.left)
+        return self._amount(self.left)
 
     @property
     def held_text(self) -> str:
-        return self.amount(self.held)
+        return self._amount(self.held)
 
     @property
     def used_text(self) -> str:
-        return f"{self.amount(self.used)} of {self.amount(self.limit)}"
+        return self._amount(self.used)
+
+    @property
+    def limit_text(self) -> str:
+        return self._amount(self.limit)
+
+    def _amount(self, value: int) -> str:
+        if self.unit == "credits":
+            return display.credits(value)
+        return f"{display.MINUS if value < 0 else ''}{abs(value):,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How everything stands at `now` that a request of the member is counted in. `meters`: the tightest first."""
+
+    meters: tuple[Meter, ...]
+    plan: PlanState
+    now: datetime
+
+    @property
+    def quota(self) -> Meter:
+        return next(meter for meter in self.meters if meter.id == "plan")
+
+    @property
+    def spendable(self) -> Meter:
+        """The meter that says how many credits can be spent now: the least of all that count credits."""
+        return min((meter for meter in self.meters if meter.unit == "credits"), key=lambda meter: (meter.left, meter.id))
+
+    @property
+    def blocking(self) -> Meter | None:
+        """The last of the used-up meters to come back: until then the next request is refused. None while there is a way."""
+        empty = [meter for meter in self.meters if meter.left <= 0]
+        return max(empty, key=_comes_back_at, default=None)
+
+    @property
+    def pace(self) -> str:
+        """The plan's quota against its time: `on`, `ahead` (more used than an even pace would have by over 5 points), `behind`."""
+        span = self.plan.ends_at - self.plan.starts_at
+        used = self.quota.limit - self.quota.left
+        if span <= 0 or self.quota.limit <= 0:
+            return "on"
+        elapsed = min(max(0, _seconds(self.now) - self.plan.starts_at), span)
+        points = used * 100 // self.quota.limit - elapsed * 100 // span
+        return "ahead" if points > 5 else "behind" if points < -5 else "on"
+
+
+def _comes_back_at(meter: Meter) -> tuple[int, float]:
+    if meter.limit == 0:
+        # Nothing is ever left of it.
+        return 2, 0.0
+    return (1, meter.resets_at.timestamp()) if meter.resets_at else (0, 0.0)
 
 
 def of_member(member: Member, *, key_id: int | None = None, now: datetime) -> Usage:
-    """How the limits of the member, and of one of its keys, stand. Raises NoActivePlan, Degraded."""
-    who = Who(key_id=key_id or -member.pk, member_id=member.pk, team_id=member.team_id, member_name=str(member))
-    for _ in range(TRIES):
-        loaded = snapshot.load(member.organization_id)
+    """The engine's own numbers of the member, and of one of its keys. Raises NoActivePlan, Degraded, Stale."""
+    return _loaded(member.organization_id, lambda loaded: admission.usage_sync(loaded, who(member, key_id), now_s=_seconds(now)))
+
+
+def standing(member: Member, *, now: datetime) -> Standing:
+    """How the limits of the member and its keys stand. One snapshot, one read of the counters, and one for each key that
+    has limits of its own. Raises NoActivePlan, Degraded, Stale."""
+
+    def read(loaded: Snapshot) -> Standing:
+        usage = admission.usage_sync(loaded, who(member), now_s=_seconds(now))
+        limited = [(key, admission.usage_sync(loaded, key, now_s=_seconds(now))) for key in _limited_keys(loaded, member.pk)]
+        return _standing(usage, limited, now)
+
+    return _loaded(member.organization_id, read)
+
+
+def of_organization(organization: Organization, *, now: datetime) -> Standing:
+    """The organization's plan and limits, whoever looks. Raises NoActivePlan, Degraded, Stale."""
+    nobody = Who(key_id=0, member_id=0, team_id=None)
+
+    def read(loaded: Snapshot) -> Standing:
+        return _standing(admission.usage_sync(loaded, nobody, now_s=_seconds(now)), [], now)
+
+    return _loaded(organization.pk, read)
+
+
+async def live_standing(member: Member, *, now: datetime) -> Standing:
+    """As `standing`, from the event loop's shared snapshots: no SQL while the configuration stays. Raises the same."""
+    redis, cache = client(), snapshot.cache()
+    loaded = await cache.get(member.organization_id)
+    for attempt in range(TRIES):
         try:
-            return admission.usage_sync(loaded, who, now_s=int(now.timestamp()))
+            usage = await admission.usage(redis, loaded, who(member))
+            limited = [(key, await admission.usage(redis, loaded, key)) for key in _limited_keys(loaded, member.pk)]
+            return _standing(usage, limited, now)
         except Stale as stale:
-            last = stale
-    raise last
+            if attempt + 1 == TRIES:
+                raise
+            loaded = await cache.get(member.organization_id, at_least=stale.version)
+    raise AssertionError
 
 
-def meters(usage: Usage) -> list[Meter]:
-    """The tightest first: least share left."""
-    plan = usage.plan
-    found = [
-        Meter(
-            title="Plan quota",
-            whose=f"{plan.plan}: {'your seat' if plan.subject == 'member' else 'shared by the organization'}",
-            unit="credits",
-            left=plan.quota - plan.used - plan.held - plan.overdraft,
-            held=plan.held,
-            used=plan.used + plan.overdraft,
-            limit=plan.quota,
-            resets_at=datetime.fromtimestamp(plan.ends_at, UTC),
-        )
-    ]
-    for limit in usage.limits:
-        unit = "credits" if limit.metric == "credits" else "tokens" if limit.metric == "tokens" else "requests"
-        title = WINDOWS.get(limit.window) or RATES[limit.metric]
-        found.append(
-            Meter(
-                title=title if limit.metric not in ("tokens", "requests") else f"{title}, {unit}",
-                whose=SCOPES[limit.scope],
-                unit=unit,
-                left=limit.limit - limit.used - limit.held,
-                held=limit.held,
-                used=limit.used,
-                limit=limit.limit,
-                resets_at=datetime.fromtimestamp(limit.resets_at, UTC) if limit.resets_at else None,
-            )
-        )
-    return sorted(found, key=lambda meter: (meter.left * 10**6 // max(1, meter.limit), meter.title))
+def who(member: Member, key_id: int | None = None) -> Who:
+    return Who(key_id=key_id or -member.pk, member_id=member.pk, team_id=member.team_id, member_name=str(member))
 
 
-def spendable(found: list[Meter]) -> Meter:
-    """The meter that decides how many credits can be spent now: the least credits left of all that count credits."""
-    return min((meter for meter in found if meter.unit == "credits"), key=lambda meter: meter.left)
+def _loaded(organization_id: int, read: Callable[[Snapshot], Any]) -> Any:
+    for attempt in range(TRIES):
+        try:
+            return read(snapshot.load(organization_id))
+        except Stale:
+            if attempt + 1 == TRIES:
+                raise
+    raise AssertionError
+
+
+def _limited_keys(loaded: Snapshot, member_id: int) -> list[KeySnapshot]:
+    limited = {limit.target_id for limit in loaded.quotas.limits if limit.scope == "key"}
+    return [key for key in loaded.accounts.keys.values() if key.member_id == member_id and key.key_id in limited]
+
+
+def _seconds(now: datetime) -> int:
+    return int(now.timestamp())
+
+
+def _standing(usage: Usage, limited: Iterable[tuple[KeySnapshot, Usage]], now: datetime) -> Standing:
+    meters = [_quota(usage.plan), *(_meter(limit) for limit in usage.limits)]
+    for key, of_key in limited:
+        meters += [_meter(limit, key) for limit in of_key.limits if limit.scope == "key"]
+    meters.sort(key=lambda meter: (meter.left * 10**6 // max(1, meter.limit), meter.id))
+    return Standing(tuple(meters), usage.plan, now)
+
+
+def _quota(plan: PlanState) -> Meter:
+    return Meter(
+        id="plan",
+        title="Plan quota",
+        name="your seat’s quota" if plan.subject == "member" else "the plan quota, shared by the organization",
+        unit="credits",
+        window="period",
+        left=plan.quota - plan.used - plan.held - plan.overdraft,
+        held=plan.held,
+        used=plan.used + plan.overdraft,
+        limit=plan.quota,
+        resets_at=datetime.fromtimestamp(plan.ends_at, UTC),
+    )
+
+
+def _meter(limit: LimitState, key: KeySnapshot | None = None) -> Meter:
+    unit = limit.metric if limit.metric in ("credits", "tokens") else "requests"
+    comes_back = ""
+    if limit.metric in RATES:
+        title, name, comes_back = RATES[limit.metric]
+    else:
+        title, name = WINDOWS[limit.window]
+        if unit != "credits":
+            title, name = f"{title}, {unit}", f"{name} of {unit}"
+    whose = SCOPES[limit.scope] if key is None else f"the key {key.name}’s"
+    target = limit.scope if key is None else key.public_id
+    return Meter(
+        id=f"{target}-{limit.metric}-{limit.window or 'now'}",
+        title=title,
+        name=f"{whose} {name}",
+        unit=unit,
+        window=limit.window,
+        left=limit.limit - limit.used - limit.held,
+        held=limit.held,
+        used=limit.used,
+        limit=limit.limit,
+        resets_at=datetime.fromtimestamp(limit.resets_at, UTC) if limit.resets_at and limit.limit else None,
+        comes_back="never: the limit is 0" if limit.limit == 0 else comes_back,
+    )

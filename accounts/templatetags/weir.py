@@ -1,6 +1,8 @@
-"""Template filters over `accounts.display`."""
+"""Template filters and tags over `accounts.display`. A page's context holds `zone` and `now`."""
 
-from datetime import datetime
+from collections.abc import Callable
+from datetime import date, datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django import template
@@ -13,6 +15,7 @@ register = template.Library()
 
 register.filter("credits", display.credits)
 register.filter("tokens", display.tokens)
+register.filter("initials", lambda name: display.initials(str(name)))
 
 
 @register.filter
@@ -21,12 +24,39 @@ def exact(micro: int) -> SafeString:
     return format_html('{}<span class="micro">{}</span>', whole, part)
 
 
-@register.simple_tag
-def moment(at: datetime, zone: ZoneInfo, now: datetime) -> SafeString:
-    """`<time>` with the UTC moment for machines and the local one for people."""
-    return format_html('<time datetime="{}">{}</time>', at.isoformat(), display.moment(at, zone, now))
+def _time(at: datetime, context: Any, written: Callable[[datetime, ZoneInfo, datetime], str]) -> SafeString:
+    """`<time>`: UTC for machines, the organization's zone for people."""
+    return format_html('<time datetime="{}">{}</time>', at.isoformat(), written(at, context["zone"], context["now"]))
 
 
-@register.simple_tag
-def countdown(at: datetime, now: datetime) -> str:
-    return display.duration(at - now)
+@register.simple_tag(takes_context=True)
+def moment(context: Any, at: datetime) -> SafeString:
+    return _time(at, context, display.moment)
+
+
+@register.simple_tag(takes_context=True)
+def full_moment(context: Any, at: datetime) -> SafeString:
+    return _time(at, context, display.full_moment)
+
+
+@register.simple_tag(takes_context=True)
+def clock(context: Any, at: datetime) -> SafeString:
+    return _time(at, context, display.clock)
+
+
+@register.simple_tag(takes_context=True)
+def day(context: Any, on: date | datetime) -> str:
+    """A day of the organization's calendar; a moment counts as the day it falls on there."""
+    zone: ZoneInfo = context["zone"]
+    now: datetime = context["now"]
+    return display.day(on.astimezone(zone).date() if isinstance(on, datetime) else on, now.astimezone(zone).date())
+
+
+@register.simple_tag(takes_context=True)
+def countdown(context: Any, at: datetime) -> str:
+    return display.duration(at - context["now"])
+
+
+@register.simple_tag(takes_context=True)
+def countdown_since(context: Any, at: datetime) -> str:
+    return display.duration(context["now"] - at)

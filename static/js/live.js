@@ -1,30 +1,48 @@
-// The live number: what is left, told over a socket that is opened again when it is lost.
+// My key, live: numbers told over a socket that is opened again when it is lost. When there is a newer request in the log, the
+// parts of the page that show it are fetched again (htmx, "weir:newer").
 (() => {
   const mark = document.querySelector("[data-live]");
   if (!mark) return;
   const word = mark.querySelector(".word");
   const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+  let newest = mark.dataset.newest;
   let pause = 500;
+
+  function say(text, isLive) { mark.classList.toggle("lost", !isLive); word.textContent = text; }
+  function put(box, selector, text) { for (const place of box.querySelectorAll(selector)) if (place.textContent !== text) place.textContent = text; }
+
+  function show(told) {
+    put(document, ".answer [data-live-left]", told.left);
+    for (const meter of told.meters) {
+      const box = document.querySelector(`[data-meter="${CSS.escape(meter.id)}"]`);
+      if (!box) continue;
+      put(box, "[data-left]", meter.left);
+      put(box, "[data-held]", meter.held);
+      put(box, "[data-used]", meter.used);
+      put(box, "[data-percent]", String(meter.percent));
+      const [left, held] = box.querySelectorAll("rect");
+      left.setAttribute("width", meter.left_share);
+      held.setAttribute("x", meter.left_share);
+      held.setAttribute("width", meter.held_share);
+      box.setAttribute("class", `meter ${meter.level}`);
+      box.querySelector("svg").setAttribute("class", `bar ${meter.level} thick`);
+    }
+    if (told.newest === newest) return;
+    newest = told.newest;
+    document.body.dispatchEvent(new CustomEvent("weir:newer"));
+  }
+
   function open() {
     const socket = new WebSocket(`${scheme}//${location.host}${mark.dataset.live}`);
-    socket.onopen = () => { pause = 500; };
     socket.onmessage = (event) => {
+      pause = 500;
       const told = JSON.parse(event.data);
-      mark.classList.toggle("off", told.type !== "usage");
-      word.textContent = told.type === "usage" ? "Live" : "Not live";
-      if (told.type !== "usage") return;
-      document.documentElement.dataset.live = told.left;
-      const here = document.querySelector(".answer [data-live-left]");
-      if (here) here.textContent = told.left;
-      for (const meter of document.querySelectorAll(".meter")) {
-        if (meter.querySelector("h3").textContent !== told.meter) continue;
-        meter.querySelector(".big > span").textContent = told.left;
-        meter.querySelector("dd").textContent = `${told.percent} %`;
-      }
+      if (told.type !== "usage") { say("Not live", false); return; }
+      say("Live", true);
+      show(told);
     };
     socket.onclose = (event) => {
-      mark.classList.add("off");
-      word.textContent = "Not live";
+      say("Not live", false);
       if (event.code === 4404 || event.code === 4403) return;
       setTimeout(open, pause);
       pause = Math.min(pause * 2, 15000);
