@@ -1,6 +1,6 @@
 """MicroCredits: integers of a millionth of a credit, their field, their text."""
 
-from typing import NewType
+from typing import TYPE_CHECKING, NewType, TypeVar
 
 from django.db import models
 
@@ -11,8 +11,17 @@ UNLIMITED = 10**15
 """Larger than any amount the engine takes; what stands for "no bound" inside scripts."""
 
 
-class MicroCreditsField(models.BigIntegerField):
-    """A BigIntegerField of micro-credits (or of micro-credits per million tokens, for a rate)."""
+if TYPE_CHECKING:
+    _Set = TypeVar("_Set")
+    _Get = TypeVar("_Get")
+
+    # The plugin fills in what is set and got, null or not; at run time fields take no parameters.
+    class MicroCreditsField(models.BigIntegerField[_Set, _Get]): ...
+
+else:
+
+    class MicroCreditsField(models.BigIntegerField):
+        """A BigIntegerField of micro-credits (or of micro-credits per million tokens, for a rate)."""
 
 
 def text(amount: int) -> str:

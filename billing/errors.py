@@ -6,6 +6,7 @@ DomainError
    ├─ ModelUnknown         no rate row has this name at that time
    ├─ ModelUnpriced        a row has it, without rates
    ├─ RateCardRefused      a rate card file is wrong, or would change what is past
+   ├─ PlanUnknown          no plan has this slug
    ├─ PlanNotActivatable   the plan has no quota yet
    └─ AlreadySubscribed    the organization or member has an active subscription
 """
@@ -43,6 +44,12 @@ class RateCardRefused(BillingError):
     """Nothing of the file was imported."""
 
     code: ClassVar[str] = "rate_card_refused"
+
+
+class PlanUnknown(BillingError):
+    """The message names the plans there are."""
+
+    code: ClassVar[str] = "plan_unknown"
 
 
 class PlanNotActivatable(BillingError):

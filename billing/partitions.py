@@ -69,5 +69,6 @@ def forbid_truncate(name: str) -> None:
     """Row triggers are inherited by partitions; this one is not."""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"CREATE TRIGGER usage_never_truncated BEFORE TRUNCATE ON {name} FOR EACH STATEMENT EXECUTE FUNCTION billing_append_only()"
+            f"CREATE TRIGGER usage_never_truncated BEFORE TRUNCATE ON {name} "
+            "FOR EACH STATEMENT EXECUTE FUNCTION billing_append_only()"
         )

@@ -19,7 +19,8 @@ class UsageRecord(models.Model):
     """One end of a hold (part 0), or the amendment of an orphan (part 1, differences).
 
     `input_tokens` excludes cached and cache-write tokens; `output_tokens` includes reasoning. The four funding columns sum to
-    `credits`. `account_id` is no foreign key: billing does not know routing. The table's primary key is (id, admitted_at), as its partitions need.
+    `credits`. `account_id` is no foreign key: billing does not know routing. The table's primary key is (id, admitted_at), as
+    partitions need.
     """
 
     class Status(models.TextChoices):
