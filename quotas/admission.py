@@ -16,7 +16,7 @@ from django.conf import settings
 from config.redis import Argument, Command, Redis, RedisUnavailable, ReplyError, sync_client
 from config.snapshot import Snapshot, in_thread
 from quotas import engine, errors, rebuild, records, refusals, standing, views
-from quotas.holds import Amount, Hold, Renewer, Settled, keeper_of
+from quotas.holds import Amount, Hold, Keeper, Renewer, Settled, keeper_of
 from quotas.standing import Usage
 from quotas.views import View
 
@@ -83,9 +83,11 @@ async def admit(
             if attempt == 0 and was_sent:
                 continue
             if was_sent:
-                # It may have been admitted all the same; a release ends it, or stops it if it is still on its way.
-                keeper.settle(snapshot.organization_id, ("", request_id, "R", 0, 0, "", b"", b"", "", "", ""))
+                _withdraw(keeper, snapshot.organization_id, request_id)
             raise errors.Degraded("redis", retry_after=5) from error
+        except asyncio.CancelledError:
+            _withdraw(keeper, snapshot.organization_id, request_id)
+            raise
         if isinstance(answer, ReplyError):
             raise answer
         kind = answer[0]
@@ -141,6 +143,11 @@ def renewer(redis: Redis) -> Renewer:
 async def finish(redis: Redis, *, timeout_seconds: float) -> int:
     """Waits for unanswered settlements before a process ends; how many remain."""
     return await keeper_of(redis).finish(timeout_seconds)
+
+
+def _withdraw(keeper: Keeper, organization_id: int, request_id: str) -> None:
+    """It may have been admitted without our hearing of it: a release ends it, or stops it if it is still on its way."""
+    keeper.settle(organization_id, ("", request_id, "R", 0, 0, "", b"", b"", "", "", ""))
 
 
 def _admit_command(organization_id: int, view: View, request_id: str, need: Amount, about: bytes) -> tuple[Argument, ...]:

@@ -106,7 +106,7 @@ def _attempt(redis: "SyncRedis", organization_id: int, expected: str, keep_holds
 
 def server_ms(redis: "SyncRedis") -> int:
     """The server's clock, with the offset of the test settings."""
-    seconds, micros = cast("tuple[int, int]", redis.time())
+    seconds, micros = redis.time()
     offset = 0
     if key := getattr(settings, "QUOTAS_CLOCK_OFFSET_KEY", None):
         offset = int(cast(Any, redis.get(key)) or 0)

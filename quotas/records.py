@@ -136,7 +136,8 @@ def read_event(stream_id: bytes, fields: dict[bytes, bytes]) -> Event:
         raise ValueError("wrong values")
     if sum(values[11:15]) != values[8]:
         raise ValueError("the funding does not add up to the credits")
-    return Event(*values[:17], tuple(values[17:]), stream_id.decode("ascii"), body)
+    everything: list[Any] = [*values[:17], tuple(values[17:]), stream_id.decode("ascii"), body]
+    return Event(*everything)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Run by every ledger process; the scripts make it safe to do at once.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any, cast
 
 from redis import Redis as SyncRedis
@@ -71,12 +72,13 @@ class Versions:
             some = moved[start : start + PIECE]
             with translated():
                 pipeline = redis.pipeline(transaction=False)
+                queue: Callable[..., Any] = pipeline.execute_command
                 for pk, version in some:
-                    pipeline.execute_command(*engine.PUBLISH.command(engine.keys(pk), ("", version, "", 0)))
+                    queue(*engine.PUBLISH.command(engine.keys(pk), ("", version, "", 0)))
                     if everything:
                         pipeline.zcard(engine.leases_key(pk))
                         pipeline.exists(engine.stream_key(pk))
-                replies = cast("list[Any]", pipeline.execute(raise_on_error=False))
+                replies = pipeline.execute(raise_on_error=False)
             self._look(redis, some, replies, everything=everything)
         return len(moved)
 

@@ -3,9 +3,11 @@
 Calendar windows follow the organization's zone: days, ISO weeks, months. A day is known by its ordinal, `date.toordinal()`.
 """
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from billing.periods import day_start
 from quotas import records
 
 ROLLING_SECONDS = {"5h": 5 * 3600, "1d": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
@@ -20,14 +22,20 @@ _NAMES = {kind: name for name, kind in (*_ROLLING_KINDS.items(), *_CALENDAR_KIND
 
 
 def day_of(second: int, zone: ZoneInfo) -> int:
-    """The ordinal of the local day that a unix second falls in."""
-    return datetime.fromtimestamp(second, zone).date().toordinal()
+    """The ordinal of the local day that a unix second falls in.
+
+    Where the clock is turned back over midnight, yesterday's date is shown again: such a second is of the day that had begun.
+    """
+    day = datetime.fromtimestamp(second, zone).date().toordinal()
+    while second >= midnight(day + 1, zone):
+        day += 1
+    return day
 
 
+@lru_cache(maxsize=10_000)
 def midnight(ordinal: int, zone: ZoneInfo) -> int:
     """The unix second at which a local day begins; where clocks skip midnight, the first second that exists."""
-    first = date.fromordinal(ordinal)
-    return int(datetime(first.year, first.month, first.day, tzinfo=zone).astimezone(UTC).timestamp())
+    return int(day_start(date.fromordinal(ordinal), zone).timestamp())
 
 
 def first_day(window: str, day: int) -> int:
