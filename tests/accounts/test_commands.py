@@ -57,7 +57,7 @@ class TestCreateOrganization:
         [
             (["X", "--owner", "nobody"], "'nobody' is not an e-mail address"),
             (["X", "--owner", "a@example.org", "--plan", "gold"], "no plan 'gold'. Plans: .*plus"),
-            (["X", "--owner", "a@example.org", "--plan", "enterprise"], "enterprise"),
+            (["X", "--owner", "a@example.org", "--plan", "enterprise"], "Enterprise has no quota yet"),
             (["X", "--owner", "a@example.org", "--timezone", "Mars/Olympus"], "'Mars/Olympus' is not a time zone"),
             (["  ", "--owner", "a@example.org"], "name must not be empty"),
             (["X"], "--owner"),

@@ -16,6 +16,7 @@ from billing import pricing
 from billing.models import Subscription, SubscriptionPeriod, UsageRecord
 from billing.tokens import TokenUsage
 from config import snapshot
+from config.clock import utc_now
 from config.redis import sync_client
 from demo import cast, seed
 from quotas import engine, rebuild, records
@@ -184,20 +185,17 @@ def test_a_later_run_adds_the_missing_days_as_one_run_would_have_told_them(
 
 
 def test_living_counters_show_what_was_added(demo: Described, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """Counters keep the current and the previous period, so the second run is one of today."""
     made = organization("halcyon")
     assert rebuild.rebuild(made.pk)
-    redis = sync_client()
-
-    def counted() -> int:
-        packed: Any = redis.hget(engine.counters_key(made.pk), "f:o")
-        return int(records.unpack(packed)[4])
-
-    before = counted()
-    run(upstream, tmp_path, NOW + timedelta(hours=6))
-    period = snapshot.load(made.pk).billing.subscriptions[0].period_at(datetime.now(UTC)).start
-    logged = UsageRecord.objects.for_organization(made).filter(period_starts_at=period).aggregate(sum=Sum("from_quota"))["sum"]
-    assert counted() == (logged or 0)
-    assert before <= counted()
+    run(upstream, tmp_path, now := utc_now())
+    current = snapshot.load(made.pk).billing.subscriptions[0].period_at(now).start
+    for name, start in (("f:o", current), ("p:o", current - timedelta(days=7))):
+        packed: Any = sync_client().hget(engine.counters_key(made.pk), name)
+        counted = records.unpack(packed)
+        logged = UsageRecord.objects.for_organization(made).filter(period_starts_at=start).aggregate(sum=Sum("from_quota"))["sum"]
+        assert (counted[0], counted[4]) == (int(start.timestamp()), logged or 0)
+    assert logged > 0
 
 
 def test_a_lost_file_of_logins_gives_new_ones_that_work(demo: Described, upstream: ScriptedUpstream, tmp_path: Path) -> None:
