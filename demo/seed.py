@@ -188,14 +188,7 @@ def _limits(tenant: Tenant, organization: Organization, texts: dict[str, str]) -
             parsed = keys.parse(texts[of])
             assert parsed is not None
             of = parsed.public_id
-        limits.set_limit(
-            organization,
-            scope=cap.scope,
-            of=limits.target(organization, cap.scope, of),
-            metric=cap.metric,
-            window=cap.window,
-            amount=limits.amount_of(cap.metric, cap.amount),
-        )
+        limits.set_limit(organization, scope=cap.scope, of=of, metric=cap.metric, window=cap.window, amount=cap.amount)
 
 
 # ----------------------------------------------------------------------------------------------------------- history

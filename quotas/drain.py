@@ -241,6 +241,7 @@ def _decode(stream_id: bytes, fields: dict[bytes, bytes]) -> UsageEvent:
         period_start=event.fund_start,
         stream_id=event.stream_id,
         body=decode_body(event.body),
+        outcome=event.outcome,
     )
 
 

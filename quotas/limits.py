@@ -15,18 +15,18 @@ from quotas.models import Limit
 Target = Team | Member | ApiKey | None
 
 
-def target(organization: Organization, scope: str, of: str) -> Target:
+def _target(organization: Organization, scope: str, of: str) -> Target:
     """The team, member or key that `of` names: a team's name, a member's e-mail, a key's public id.
 
     Raises LimitsError or accounts.errors.NotFound.
     """
     if scope == Limit.Scope.ORGANIZATION:
         if of:
-            raise LimitsError("--of is for the scopes team, member and key; an organization's limit needs none.")
+            raise LimitsError("A limit of the organization names no team, member or key.")
         return None
     if not of:
         names = {"team": "a team's name", "member": "an e-mail", "key": "a key's public id"}
-        raise LimitsError(f"The scope {scope} needs --of, {names[scope]}.")
+        raise LimitsError(f"A limit of the scope {scope} names {names[scope]}.")
     if scope == Limit.Scope.TEAM:
         return teams.find(organization, of)
     if scope == Limit.Scope.MEMBER:
@@ -37,7 +37,7 @@ def target(organization: Organization, scope: str, of: str) -> Target:
     return key
 
 
-def amount_of(metric: str, text: str) -> int | None:
+def _amount(metric: str, text: str) -> int | None:
     """What an operator typed: decimal credits, or a count; `none` is None. Raises LimitsError."""
     if text.strip().lower() == "none":
         return None
@@ -61,26 +61,31 @@ def set_limit(
     organization: Organization,
     *,
     scope: str,
-    of: Target,
+    of: str | None,
     metric: str,
     window: str,
-    amount: int | None,
+    amount: str,
     by: User | None = None,
 ) -> UUID | None:
-    """Sets, replaces or (amount None) removes the one limit of scope, metric and window; its uuid, or None if there was none.
+    """Sets, replaces or (amount "none") removes the one limit of scope, metric and window; its uuid, or None if there was none.
 
-    `window` is "" for requests_per_minute and concurrent. 0 blocks. Raises LimitsError.
+    As people write it: `of` names the team, member (e-mail) or key (public id), `amount` is decimal credits or a count, 0 blocks;
+    `window` is "" for requests_per_minute and concurrent. Raises LimitsError, or accounts.errors.NotFound for what `of` names.
     """
+    for given, known, what in ((scope, Limit.Scope, "scope"), (metric, Limit.Metric, "metric"), (window, Limit.Window, "window")):
+        if given not in known.values:
+            raise LimitsError(f"There is no {what} {given!r}; there are {', '.join(name for name in known.values if name)}.")
     if (metric in (Limit.Metric.REQUESTS_PER_MINUTE, Limit.Metric.CONCURRENT)) != (window == ""):
         if window:
             raise LimitsError(f"{metric} takes no window.")
         raise LimitsError(f"{metric} needs a window: {', '.join(name for name in Limit.Window.values if name)}.")
+    subject, value = _target(organization, scope, of or ""), _amount(metric, amount)
     which = {
         "organization": organization,
         "scope": scope,
-        "team": of if isinstance(of, Team) else None,
-        "member": of if isinstance(of, Member) else None,
-        "key": of if isinstance(of, ApiKey) else None,
+        "team": subject if isinstance(subject, Team) else None,
+        "member": subject if isinstance(subject, Member) else None,
+        "key": subject if isinstance(subject, ApiKey) else None,
         "metric": metric,
         "window": window,
     }
@@ -88,7 +93,7 @@ def set_limit(
         # The version first: its row lock puts changes of one organization in order.
         snapshot.bump(organization.pk)
         held = Limit.objects.filter(**which).first()
-        if amount is None:
+        if value is None:
             if held is None:
                 return None
             _audit(organization, held, by, {"was": held.amount, "amount": None})
@@ -97,9 +102,9 @@ def set_limit(
         was = None if held is None else held.amount
         if held is None:
             held = Limit(**which)
-        held.amount = amount
+        held.amount = value
         held.save()
-        _audit(organization, held, by, {"was": was, "amount": amount})
+        _audit(organization, held, by, {"was": was, "amount": value})
         return held.uuid
 
 

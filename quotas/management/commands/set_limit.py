@@ -24,8 +24,6 @@ class Command(OperatorCommand):
 
     def operate(self, **options: Any) -> Mapping[str, Any]:
         organization = organizations.find(options["organization"])
-        scope, metric = options["scope"], options["metric"]
-        of = limits.target(organization, scope, options["of"])
-        amount = limits.amount_of(metric, options["amount"])
-        made = limits.set_limit(organization, scope=scope, of=of, metric=metric, window=options["window"], amount=amount)
+        wanted = {name: options[name] for name in ("scope", "of", "metric", "window", "amount")}
+        made = limits.set_limit(organization, **wanted)
         return {"id": None if made is None else str(made)}
