@@ -5,6 +5,7 @@ from a copy of its binaries where `nobody` cannot reach the originals. Where no 
 """
 
 import ctypes
+import fcntl
 import importlib.util
 import os
 import pwd
@@ -122,27 +123,27 @@ def start_postgres(folder: Path, passwords: dict[str, str], *, log: Path, durabl
     user = folders.server_user()
     binaries = postgres_binaries(folder, user)
     data = folder / "postgres"
-    if not (data / "PG_VERSION").exists():
+    if not data.exists():
         _initialise(binaries, data, user, passwords["POSTGRES_PASSWORD"])
-    port = free_port()
     options = [
-        "-c", f"port={port}", "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200",
+        "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200",
         "-c", "shared_buffers=128MB", "-c", "logging_collector=off", "-c", "log_min_messages=warning", "-c", "timezone=UTC",
     ]  # fmt: skip
     if not durable:
         options += ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
-    command = [str(binaries / "postgres"), "-D", str(data), *options]
     deadline = time.monotonic() + START_SECONDS
     while True:
+        port = free_port()
+        command = [str(binaries / "postgres"), "-D", str(data), "-c", f"port={port}", *options]
         with log.open("ab") as output:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=data,
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=data, process_group=0,
                 preexec_fn=dies_with_parent(signal.SIGINT), **as_user(user),  # type: ignore[call-overload]
             )  # fmt: skip
         server = Server("postgres", "", process, signal.SIGINT)
         if _prepare_database(port, passwords, process, deadline):
             break
-        # After a kill -9 the old shared memory may be in use for some seconds: start again.
+        # After a kill -9 the old shared memory may be in use for some seconds, or somebody was faster at the port: start again.
         if time.monotonic() > deadline:
             server.stop()
             raise CannotStart(f"PostgreSQL did not start; {log} says why.")
@@ -152,18 +153,18 @@ def start_postgres(folder: Path, passwords: dict[str, str], *, log: Path, durabl
 
 
 def _initialise(binaries: Path, data: Path, user: pwd.struct_passwd | None, password: str) -> None:
-    shutil.rmtree(data, ignore_errors=True)
-    data.mkdir(parents=True, mode=0o700)
-    own(data, user)
+    """Beside its place and then moved there: one that was killed half way is never taken for a whole one."""
+    fresh = data.with_name(f"{data.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
+    own(fresh, user)
     file = data.with_name(f".{data.name}-password")
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as handle:
-        handle.write(password)
+    secrets.write_private(file, password)
     own(file, user)
     try:
         done = subprocess.run(
             [
-                str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "--auth=scram-sha-256", f"--pwfile={file}",
+                str(binaries / "initdb"), "-D", str(fresh), "-U", "postgres", "--auth=scram-sha-256", f"--pwfile={file}",
                 "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions",
             ],
             capture_output=True, text=True, check=False, cwd="/", **as_user(user),  # type: ignore[call-overload]
@@ -171,8 +172,8 @@ def _initialise(binaries: Path, data: Path, user: pwd.struct_passwd | None, pass
     finally:
         file.unlink(missing_ok=True)
     if done.returncode:
-        shutil.rmtree(data, ignore_errors=True)
         raise CannotStart(f"PostgreSQL: initdb failed: {(done.stderr or done.stdout).strip()[-500:]}")
+    fresh.rename(data)
 
 
 def _prepare_database(port: int, passwords: dict[str, str], process: "subprocess.Popen[bytes]", deadline: float) -> bool:
@@ -214,27 +215,54 @@ def valkey_binary() -> str:
 
 
 def start_valkey(folder: Path, password: str, *, log: Path, durable: bool = True, port: int | None = None) -> Server:
-    """Append-only file synced every second, nothing evicted; the password stands in a 0600 file, not in the arguments."""
-    port = port or free_port()
+    """Append-only file synced every second, nothing evicted; the password stands in a 0600 file, not in the arguments.
+
+    `port` starts it again where clients expect it.
+    """
     data = folder / "valkey"
     data.mkdir(parents=True, exist_ok=True)
-    settings = [
-        f"port {port}", "bind 127.0.0.1", "protected-mode yes", f'requirepass "{password}"', f'dir "{data}"', "daemonize no",
-        "databases 1", "maxmemory-policy noeviction", 'save ""', f"appendonly {'yes' if durable else 'no'}", "appendfsync everysec",
-        f'logfile "{log}"', "loglevel warning",
-    ]  # fmt: skip
-    secrets.write_private(data / "valkey.conf", "\n".join(settings) + "\n")
-    process = subprocess.Popen(
-        [valkey_binary(), str(data / "valkey.conf")],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=dies_with_parent(signal.SIGTERM),
-    )
-    url = f"redis://:{quote(password, safe='')}@127.0.0.1:{port}/0"
+    binary = valkey_binary()
+    lock = _lock_data(data)
+    try:
+        chosen = port or free_port()
+        settings = [
+            f"port {chosen}", "bind 127.0.0.1", "protected-mode yes", f'requirepass "{password}"', f'dir "{data}"', "daemonize no",
+            "databases 1", "maxmemory-policy noeviction", 'save ""', f"appendonly {'yes' if durable else 'no'}",
+            "appendfsync everysec", "loglevel warning",
+        ]  # fmt: skip
+        secrets.write_private(data / "valkey.conf", "\n".join(settings) + "\n")
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [binary, str(data / "valkey.conf")],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+                preexec_fn=dies_with_parent(signal.SIGTERM),
+                pass_fds=(lock,),
+            )
+    finally:
+        os.close(lock)
+    url = f"redis://:{quote(password, safe='')}@127.0.0.1:{chosen}/0"
     server = Server("valkey", url, process, signal.SIGTERM)
     _wait_for_valkey(server, log)
     return server
+
+
+def _lock_data(data: Path) -> int:
+    """A lock that the server inherits and holds until it ends: two servers on one append-only file would spoil it."""
+    descriptor = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            # The launcher before was killed and its server still writes.
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise CannotStart(f"Valkey: another server still uses {data}.") from None
+            time.sleep(0.05)
 
 
 def _wait_for_valkey(server: Server, log: Path) -> None:

@@ -3,34 +3,33 @@
 import os
 import sys
 
-from config.launch import folders, runtime
+from config.launch import runtime
 
-# These start their services themselves; the rest use services that run.
 STARTING = ("demo", "up")
-WITHOUT_SERVICES = ("help", "version", "--help", "-h", "--version")
+"""They start their services themselves; the rest use services that run."""
+SERVING = ("serve", "ledger")
+WITHOUT_SERVICES = ("help", "version", "--help", "-h", "--version", "collectstatic", "makemigrations")
 
 
 def main(command: str, arguments: list[str]) -> None:
-    """Runs `test` or a Django command; never returns for `test`."""
+    """Runs `test`, a stack, or a Django command. Exits for the first two."""
+    asks_help = "--help" in arguments or "-h" in arguments
     if command == "test":
         from config.launch import testing
 
         sys.exit(testing.main(arguments[1:]))
-    if command in STARTING:
-        if "--help" not in arguments and "-h" not in arguments:
-            from config.launch import stack
+    if command in STARTING and not asks_help:
+        from config.launch import stack
 
-            sys.exit(stack.main(command, arguments[1:]))
-        runtime.pretend()
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.dev")
-    elif command in WITHOUT_SERVICES or "--help" in arguments or "-h" in arguments:
+        sys.exit(stack.main(command, arguments[1:]))
+    if command in STARTING or command in WITHOUT_SERVICES or asks_help:
         runtime.pretend()
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.dev")
     else:
         try:
-            runtime.adopt(folders.running_candidates())
+            runtime.adopt(join=command not in SERVING)
         except runtime.NothingRuns as error:
-            sys.exit(f"manage.py: {error}")
+            sys.exit(f"manage.py {command}: {error}")
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.prod")
     from django.core.management import execute_from_command_line
 

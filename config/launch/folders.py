@@ -9,6 +9,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def mark(path: Path) -> str:
+    """A short name for a path, the same as in `manage.py`."""
     return hashlib.sha256(str(path).encode()).hexdigest()[:10]
 
 
@@ -21,27 +22,34 @@ def default_var() -> Path:
     return Path.home() / ".local" / "share" / f"weir-{mark(PROJECT)}"
 
 
-def var_for(command: str) -> Path:
-    """The data folder of `demo` or `up`: WEIR_VAR (or --var), else one of its own below the default."""
+def given_var() -> Path | None:
+    """The data folder that --var or WEIR_VAR names."""
     given = os.environ.get("WEIR_VAR")
-    return Path(given).expanduser().absolute() if given else default_var() / command
+    return Path(given).expanduser().absolute() if given else None
+
+
+def var_for(command: str) -> Path:
+    """The data folder of `demo` or `up`: the one given, else one of its own below the default."""
+    return given_var() or default_var() / command
 
 
 def running_candidates() -> list[Path]:
     """Where a running stack's runtime file may lie, for a command that looks for one."""
-    given = os.environ.get("WEIR_VAR")
-    if given:
-        return [Path(given).expanduser().absolute()]
-    return [default_var() / command for command in ("demo", "up")]
+    given = given_var()
+    return [given] if given else [default_var() / command for command in ("demo", "up")]
 
 
-def make_private(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
+def make(path: Path) -> Path:
+    """Makes a folder that only this user may list; under root the servers' user may pass through it."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
+        path.chmod(0o711 if os.geteuid() == 0 else 0o700)
     return path
 
 
 def can_enter(path: Path, uid: int) -> bool:
-    """Whether a user who is in none of the folder's groups may walk to `path`: every parent lets others pass."""
+    """Whether a user who is in none of the folders' groups may walk to `path`: every parent lets others pass."""
     for part in (path, *path.parents):
         try:
             status = part.stat()
@@ -61,6 +69,6 @@ def server_user() -> pwd.struct_passwd | None:
 def service_folder(var: Path) -> Path:
     """A folder for the servers' data that their user can reach: `var` itself, or one in /var/lib named after it."""
     user = server_user()
-    if user is None or can_enter(make_private(var), user.pw_uid):
+    if user is None or can_enter(make(var), user.pw_uid):
         return var
-    return make_private(Path("/var/lib") / f"weir-{mark(var)}")
+    return make(Path("/var/lib") / f"weir-{mark(var)}")
