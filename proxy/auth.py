@@ -9,8 +9,10 @@ from django.db import Error as DatabaseTrouble
 from accounts import keys
 from accounts.snapshots import KeySnapshot
 from config import snapshot as config_snapshot
+from config.redis import Redis
 from config.snapshot import Snapshot
 from proxy.errors import Degraded, InvalidApiKey
+from quotas import engine, records
 
 REFUSAL = "Incorrect API key provided."
 """The same for every reason: missing, wrong, revoked, expired, suspended."""
@@ -24,10 +26,12 @@ class Caller:
     key: KeySnapshot
 
 
-async def identify(headers: Mapping[str, str], *, now: datetime, at_least: int = 0) -> Caller:
+async def identify(headers: Mapping[str, str], *, now: datetime, redis: Redis, at_least: int = 0) -> Caller:
     """The caller named by the `authorization` header, judged by a snapshot of version `at_least` or newer.
 
-    Raises InvalidApiKey; Degraded if the database is needed and does not answer.
+    A key that is good by the snapshot in hand is proved by the admission, which knows the newest version. One that is not is
+    judged again by the newest, for a round trip: it may have been made, or its organization resumed, a moment ago.
+    Raises InvalidApiKey; Degraded if Redis or the database is needed and does not answer.
     """
     scheme, _, text = headers.get("authorization", "").partition(" ")
     text = text.strip()
@@ -40,11 +44,29 @@ async def identify(headers: Mapping[str, str], *, now: datetime, at_least: int =
         if organization_id is None:
             raise InvalidApiKey(REFUSAL)
         snapshot = await cache.get(organization_id, at_least=at_least)
+        key = _usable(snapshot, parsed.public_id, now)
+        if key is None:
+            newest = await _newest_version(redis, organization_id)
+            if newest is None or newest > snapshot.version:
+                snapshot = await cache.get(organization_id, at_least=newest or snapshot.version + 1)
+                key = _usable(snapshot, parsed.public_id, now)
     except LookupError as error:
         raise InvalidApiKey(REFUSAL) from error
     except DatabaseTrouble as error:
         raise Degraded("The gateway cannot read its configuration at the moment. Try again in a few seconds.") from error
-    key = snapshot.accounts.keys.get(parsed.public_id)
-    if key is None or not keys.verify(text, key) or key.is_expired(now) or not snapshot.accounts.is_active:
+    if key is None or not keys.verify(text, key):
         raise InvalidApiKey(REFUSAL)
     return Caller(snapshot, key)
+
+
+def _usable(snapshot: Snapshot, public_id: str, now: datetime) -> KeySnapshot | None:
+    key: KeySnapshot | None = snapshot.accounts.keys.get(public_id)
+    if key is None or key.is_expired(now) or not snapshot.accounts.is_active:
+        return None
+    return key
+
+
+async def _newest_version(redis: Redis, organization_id: int) -> int | None:
+    """The newest config version that the engine has seen; None while it has no counters. Raises RedisUnavailable."""
+    meta = await redis.call("HGET", engine.counters_key(organization_id), "$")
+    return None if meta is None else int(records.unpack(meta)[1])

@@ -20,6 +20,7 @@ from proxy import auth, errors, estimate, intake, lifespan, permits, request_ids
 from proxy.asgi import App, Receive, Scope, Send, headers_of
 from proxy.attempt import Sender, Verdict
 from proxy.auth import Caller
+from proxy.dialects.responses import Inspection
 from proxy.errors import Answer
 from proxy.lifespan import Resources
 from proxy.relay import Downstream
@@ -98,7 +99,7 @@ class Exchange:
             raise errors.MethodNotAllowed("Only POST is served here.")
         if resources.is_draining:
             raise errors.Draining("The gateway is being restarted. Try again in a few seconds.")
-        caller = await auth.identify(self._headers, now=resources.now())
+        caller = await auth.identify(self._headers, now=resources.now(), redis=resources.redis)
         body = await intake.read_body(self._receive, self._headers, limit=settings.PROXY_MAX_BODY_BYTES)
         inspection = self._dialect.inspect(body)
         for _ in range(MAX_RELOADS):
@@ -107,14 +108,12 @@ class Exchange:
                 break
             except Stale as stale:
                 # Something has changed: the key itself may be gone.
-                caller = await auth.identify(self._headers, now=resources.now(), at_least=stale.version)
+                caller = await auth.identify(self._headers, now=resources.now(), redis=resources.redis, at_least=stale.version)
         else:
             raise errors.Degraded("The configuration is changing. Try again in a few seconds.")
         return await self._carry(resources, Tab(call, admitted.hold), pool, admitted)
 
-    async def _admit(
-        self, resources: Resources, caller: Caller, inspection: "settlement.Inspection"
-    ) -> tuple[Call, PoolSnapshot, Admission]:
+    async def _admit(self, resources: Resources, caller: Caller, inspection: Inspection) -> tuple[Call, PoolSnapshot, Admission]:
         """Prices, estimates and holds; brings the pool's live state along. Raises DomainError, and then holds nothing."""
         rate = permits.check(caller, inspection, at=resources.now())
         pool = selection.pool_for(caller.snapshot, caller.key)

@@ -56,7 +56,7 @@ def leaf(respond: Callable[[Asked], Awaitable[Answer]]) -> App:
 
 async def _ask(resources: Resources, scope: Scope, request_id: str) -> Asked:
     headers = headers_of(scope)
-    caller = await auth.identify(headers, now=resources.now())
+    caller = await auth.identify(headers, now=resources.now(), redis=resources.redis)
     query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     for _ in range(MAX_RELOADS):
         try:
@@ -65,5 +65,5 @@ async def _ask(resources: Resources, scope: Scope, request_id: str) -> Asked:
         except NoActivePlan:
             return Asked(resources, request_id, caller, None, query)
         except Stale as stale:
-            caller = await auth.identify(headers, now=resources.now(), at_least=stale.version)
+            caller = await auth.identify(headers, now=resources.now(), redis=resources.redis, at_least=stale.version)
     raise errors.Degraded("The configuration is changing. Try again in a few seconds.")

@@ -13,6 +13,8 @@ from proxy.sse import Event, Want
 LARGEST_EVENT_BYTES = 32 * 1024 * 1024
 """The final event repeats the whole output. One above this is passed on unread, and its usage estimated."""
 BYTES_PER_OUTPUT_TOKEN = 4
+MOST_TEXT = 120
+"""Ids and names of models are shorter; what the log takes."""
 
 CREATED = "response.created"
 TERMINAL: Mapping[str, str] = {
@@ -147,7 +149,7 @@ class Meter:
 
 def _text(value: object) -> str:
     """Names and ids are short; what is not is not one."""
-    return value if isinstance(value, str) and len(value) <= 200 else ""
+    return value if isinstance(value, str) and len(value) <= MOST_TEXT else ""
 
 
 def want(name: str) -> Want:

@@ -3,7 +3,6 @@
 from datetime import datetime
 
 from billing.snapshots import RateSnapshot, SubscriptionSnapshot
-
 from proxy.auth import Caller
 from proxy.dialects.responses import Inspection
 from proxy.errors import EffortNotAllowed, FastModeNotAllowed, ModelNotAllowed
@@ -32,7 +31,7 @@ def check(caller: Caller, inspection: Inspection, *, at: datetime) -> RateSnapsh
         (caller.key.allowed_models, "This key"),
         (subscription.models if subscription is not None else None, "Your plan"),
     ):
-        if not is_allowed(allowed, inspection.model, rate.model):
+        if not is_allowed(allowed, inspection.model, caller.snapshot.billing.rates.base_name(inspection.model)):
             raise ModelNotAllowed(f"{whose} may not use the model {inspection.model}.", param="model")
     efforts = caller.key.allowed_efforts
     effort = inspection.reasoning_effort
@@ -46,6 +45,6 @@ def check(caller: Caller, inspection: Inspection, *, at: datetime) -> RateSnapsh
     return rate
 
 
-def is_allowed(allowed: frozenset[str] | None, *names: str) -> bool:
+def is_allowed(allowed: frozenset[str] | None, *names: str | None) -> bool:
     """None allows all; a dated name is allowed where its base model is."""
     return allowed is None or any(name in allowed for name in names)
