@@ -32,6 +32,7 @@ RENEW_AFTER_SECONDS = 0.05
 """A request that runs longer than this is told to the engine at once: killed now, it costs its input. Most fast ones end before."""
 # The client may see these as the upstream said them; all others are about our accounts, not about its request.
 CLIENTS_OWN = frozenset({Kind.REQUEST, Kind.CONTEXT, Kind.ANCHOR, Kind.UPSTREAM_ERROR})
+ABOUT_ACCOUNTS = frozenset({401, 402, 403, 407, 429})
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,7 @@ class Sender:
         else:
             self._resources.spawn(self._note_windows(response.headers))
         answer = None
-        if failure.kind in CLIENTS_OWN:
+        if failure.kind in CLIENTS_OWN and response.status not in ABOUT_ACCOUNTS:
             answer = self._rewritten(response, response.status, _with_envelope(body), content_type=_type_of(response, body))
         return Verdict(answer=answer, failure=failure, used=credential)
 

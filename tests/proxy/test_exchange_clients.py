@@ -112,7 +112,8 @@ async def test_a_cancelled_request_is_settled_all_the_same(
     upstream.script({"deltas": 200, "event_delay": 0.05}, token=one.upstream_token)
     before = asyncio.all_tasks()
     async with gateway.stream(one) as got:
-        await anext(got.aiter_raw())
+        chunks = got.aiter_raw()
+        await anext(chunks)
         for task in asyncio.all_tasks() - before:
             if "RequestResponseCycle" in repr(task.get_coro()):
                 task.cancel()
@@ -131,7 +132,8 @@ async def test_a_running_request_tells_the_engine_what_it_has_cost(
     one: Tenant = await tenant()
     upstream.script({"deltas": 200, "event_delay": 0.05}, token=one.upstream_token)
     async with gateway.stream(one) as got:
-        await anext(got.aiter_raw())
+        chunks = got.aiter_raw()
+        await anext(chunks)
         await asyncio.sleep(moment)
         [hold] = list(lifespan.resources().renewer._holds)
         assert hold.observed.credits >= cost(input=-(-len(body()) // 4))
