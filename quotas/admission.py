@@ -39,7 +39,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 TRIES = 4
-BUILD_SECONDS = 10.0
+BUILD_SECONDS = 5.0
+BUILD_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,22 +195,28 @@ _builds: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio
 
 
 async def warm_up(organization_id: int) -> None:
-    """Rebuilds lost counters, once for all who ask in this process. Raises Degraded while another builds, or if it fails."""
+    """Rebuilds lost counters, once for all who ask in this process. Raises Degraded if that takes too long, or fails.
+
+    While another process builds it waits for it: its build takes milliseconds, a client's retry a second.
+    """
     builds = _builds.setdefault(asyncio.get_running_loop(), {})
-    build = builds.get(organization_id)
-    if build is None:
-        build = builds[organization_id] = asyncio.ensure_future(in_thread(rebuild.rebuild, organization_id))
-        build.add_done_callback(lambda _: builds.pop(organization_id, None))
     try:
         async with asyncio.timeout(BUILD_SECONDS):
-            is_built = await asyncio.shield(build)
+            while not await asyncio.shield(_build(builds, organization_id)):
+                await asyncio.sleep(BUILD_POLL_SECONDS)
     except TimeoutError as error:
         raise errors.Degraded("counters are being rebuilt", retry_after=1) from error
     except Exception as error:
         logger.exception("counters could not be rebuilt", extra={"organization_id": organization_id})
         raise errors.Degraded("counters cannot be rebuilt", retry_after=1) from error
-    if not is_built:
-        raise errors.Degraded("counters are being rebuilt", retry_after=1)
+
+
+def _build(builds: "dict[int, asyncio.Task[bool]]", organization_id: int) -> "asyncio.Task[bool]":
+    build = builds.get(organization_id)
+    if build is None:
+        build = builds[organization_id] = asyncio.ensure_future(in_thread(rebuild.rebuild, organization_id))
+        build.add_done_callback(lambda _: builds.pop(organization_id, None))
+    return build
 
 
 async def _warm_up_quietly(organization_id: int) -> None:

@@ -153,6 +153,8 @@ ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_ADAPTER = "accounts.adapter.AccountAdapter"
 ACCOUNT_LOGOUT_REDIRECT_URL = "/accounts/login/"
 ACCOUNT_PREVENT_ENUMERATION = True
+# No mail to whoever's address somebody types in; the page answers the same either way.
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
 
 SESSION_ENGINE = "django.contrib.sessions.backends.db"
 SESSION_COOKIE_HTTPONLY = True

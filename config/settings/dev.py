@@ -7,5 +7,9 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
+# Nothing is collected: WhiteNoise would warn of a folder that is not there.
+STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
+# Whitenoise warns of a folder that is not there, though nothing is served from it.
+STATIC_ROOT.mkdir(parents=True, exist_ok=True)  # noqa: F405

@@ -72,10 +72,12 @@ class Tenant:
         return states.count("L")
 
     def slots(self) -> int:
-        """Account slots taken."""
+        """Account slots taken and not lapsed."""
         client = weir_redis.sync_client()
+        now = client.time()[0] * 1000
         tag = weir_redis.shard(self.organization.pk)
-        return sum(int(client.zcard(key)) for key in client.scan_iter(f"routing:{tag}*") if client.type(key) == b"zset")
+        slots = list(client.scan_iter(f"routing:{tag}:p{self.account.pool_id}:slots:*")) if self.account else []
+        return sum(int(client.zcount(key, now, "+inf")) for key in slots)
 
 
 def _feed(value: bytes) -> Any:

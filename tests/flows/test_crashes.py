@@ -56,6 +56,7 @@ async def test_killing_a_web_process_under_twenty_streams_loses_no_usage(
     assert {row.part for row in log} == {0}
     assert {row.status for row in log} == {"orphaned"}
     assert all(row.credits > 0 and row.is_estimated for row in log)
+    await eventually(lambda: tenant.slots() == 0, 2)
     await check_counters(tenant, log)
 
 
@@ -79,6 +80,7 @@ async def test_a_request_that_ends_while_its_process_is_killed_is_booked_once(
     assert sent > 0
     log = await eventually(lambda: rows if len(rows := tenant.log()) >= sent else None, DEADLINE_SECONDS + 2)
     assert len({row.request_id for row in log}) == len(log)
+    await eventually(lambda: tenant.slots() == 0, 2)
     await check_counters(tenant, log)
 
 
