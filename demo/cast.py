@@ -75,13 +75,13 @@ NORTHWIND = Tenant(
     ),
     api_key_label="Company API key",
     caps=(
-        Cap("organization", "", "credits", "month", "20000"),
-        Cap("team", "Platform", "credits", "week", "3000"),
-        Cap("team", "Apps", "credits", "week", "2500"),
+        Cap("organization", "", "credits", "month", "12000"),
+        Cap("team", "Platform", "credits", "week", "1500"),
+        Cap("team", "Apps", "credits", "week", "1200"),
         Cap("member", "dario.keller@northwind.example", "credits", "day", "400"),
         Cap("member", "ines.castell@northwind.example", "credits", "day", "350"),
         Cap("member", "olga.leonova@northwind.example", "requests", "day", "200"),
-        Cap("key", "tomasz.wrona@northwind.example", "tokens", "week", "60000000"),
+        Cap("key", "tomasz.wrona@northwind.example", "tokens", "week", "12000000"),
     ),
 )
 
@@ -103,9 +103,9 @@ HALCYON = Tenant(
     ),
     api_key_label="Fallback API key",
     caps=(
-        Cap("organization", "", "credits", "month", "9000"),
+        Cap("organization", "", "credits", "month", "5000"),
         Cap("member", "noor.haddad@halcyon.example", "credits", "day", "300"),
-        Cap("key", "eli.brandt@halcyon.example", "credits", "week", "1200"),
+        Cap("key", "eli.brandt@halcyon.example", "credits", "week", "500"),
     ),
 )
 

@@ -105,11 +105,11 @@ def _turns(
         carrier = _pick([(one, one.share) for one in carriers], rng)
         session = f"{rng.getrandbits(128):032x}"
         is_fast = carrier.kind == "chatgpt" and rng.random() < 0.06
-        read = rng.randint(9_000, 24_000)
+        read = rng.randint(20_000, 90_000)
         cached = 0
         for _ in range(max(1, rng.randint(3, 8) * worker.pace // 100)):
-            fresh = rng.randint(900, 6_500)
-            output = max(40, min(9_000, int(rng.lognormvariate(6.6, 0.8))))
+            fresh = rng.randint(1_500, 14_000)
+            output = max(40, min(12_000, int(rng.lognormvariate(7.1, 0.8))))
             yield Turn(
                 at=at,
                 model=model,

@@ -9,6 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import httpx
+from django.contrib.auth import hashers
 from django.db import transaction
 
 from accounts import keys, members, organizations, snapshots, teams
@@ -111,8 +112,16 @@ def _give_password(user: User, logins: Logins) -> None:
     is_known = user.email in logins.passwords
     password = logins.password(user.email)
     if not is_known or not user.has_usable_password():
-        user.set_password(password)
+        user.password = _hashed(password)
         user.save(update_fields=["password"])
+
+
+def _hashed(password: str) -> str:
+    """96 random bits need no slow hash, and sixteen slow ones would take seconds; the first sign-in makes a slow one of it."""
+    quick = hashers.PBKDF2PasswordHasher()
+    if quick.algorithm not in hashers.get_hashers_by_algorithm():
+        return hashers.make_password(password)
+    return quick.encode(password, quick.salt(), 1000)
 
 
 def _organization(tenant: Tenant, now: datetime) -> Organization:

@@ -6,6 +6,8 @@ from typing import Any
 
 import httpx
 
+from demo import seed
+
 PROMPT = "Say in five words what a weir does."
 
 
@@ -46,5 +48,7 @@ def show(*, base_url: str, upstream_url: str, organizations: list[dict[str, Any]
         print(f"  {one['name']}: {base_url}/o/{one['slug']}/key  and  /o/{one['slug']}/overview")
         for member in one["members"]:
             print(f"    {member['role']:<10} {member['email']:<34} {member['password']}")
+    email, password = seed.operator_login(var)
+    print(f"  Operator: {base_url}/admin/\n    {'superuser':<10} {email:<34} {password}")
     print(f"\nKeys of every member: {var / 'demo.json'} (only you can read it)")
     print(f"Scripted upstream: {upstream_url}/control/health", flush=True)
