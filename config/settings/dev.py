@@ -11,5 +11,3 @@ STORAGES = {
 STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
-# Whitenoise warns of a folder that is not there, though nothing is served from it.
-STATIC_ROOT.mkdir(parents=True, exist_ok=True)  # noqa: F405

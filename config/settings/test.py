@@ -17,8 +17,6 @@ STORAGES = {
 STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
-# Whitenoise warns of a folder that is not there, though nothing is served from it.
-STATIC_ROOT.mkdir(parents=True, exist_ok=True)  # noqa: F405
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
 
 # The scripts add the milliseconds in this key to the server's clock, so tests can move the clock; only here.
