@@ -25,8 +25,8 @@ from routing.models import PoolAccount
 from tests import secrets
 from tests.upstream import ScriptedUpstream
 
-# A Wednesday, 15:00 in Berlin and 9:00 in New York.
-NOW = datetime(2026, 11, 25, 14, 0, tzinfo=UTC)
+# A Wednesday, 18:00 in Berlin and noon in New York.
+NOW = datetime(2026, 11, 25, 17, 0, tzinfo=UTC)
 Described = list[dict[str, Any]]
 
 
@@ -173,14 +173,13 @@ def test_a_second_run_keeps_everything(demo: Described, upstream: ScriptedUpstre
 def test_a_later_run_adds_the_missing_days_as_one_run_would_have_told_them(
     demo: Described, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    early = {row.request_id for row in records_of("northwind-labs")}
-    later = NOW + timedelta(days=2)
-    run(upstream, tmp_path, later)
-    rows = records_of("northwind-labs")
+    early = {row.request_id for row in records_of("halcyon")}
+    run(upstream, tmp_path, NOW + timedelta(days=2))
+    rows = records_of("halcyon")
     added = [row for row in rows if row.request_id not in early]
     assert early < {row.request_id for row in rows}
     assert min(row.ended_at for row in added) >= NOW
-    days = {row.admitted_at.astimezone(ZoneInfo("Europe/Berlin")).date() for row in added}
+    days = {row.admitted_at.astimezone(ZoneInfo("America/New_York")).date() for row in added}
     assert days == {date(2026, 11, 25), date(2026, 11, 26), date(2026, 11, 27)}
 
 
