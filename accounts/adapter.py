@@ -12,6 +12,14 @@ from django.urls import reverse
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth has no types
     """People join by a link; nobody signs up by themselves."""
 
+    error_messages = {
+        **DefaultAccountAdapter.error_messages,
+        "email_password_mismatch": "E-mail or password do not match. Five wrong tries bring a pause of five minutes.",
+        "too_many_login_attempts": "Too many wrong tries. Wait five minutes, then try again.",
+        "enter_current_password": "That is not your current password.",
+        "incorrect_password": "That is not your password.",
+    }
+
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return False
 

@@ -36,9 +36,9 @@ class _Ended(Exception):
 
 
 class MyKeyConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """`/ws/o/<slug>/key`: sends `{"type": "usage", "left", "meter", "newest", "meters": [...]}`; takes nothing from the page.
+    """`/ws/o/<slug>/key`: sends `{"type": "usage", "left", "deciding", "newest", "meters": [...]}`; takes nothing from the page.
 
-    `left` is the number of the first sentence; each of `meters` is `{"id", "left", "held", "used", "percent", "left_share",
+    `left` is the number of the first sentence, `deciding` names the limit it is about; each of `meters` is `{"id", "left", "held", "used", "percent", "left_share",
     "held_share", "level"}`, texts as the page writes them; `newest` is the id of the newest logged request. When the numbers cannot
     be read: `{"type": "unavailable", "message"}`. Closes with 4404 for an organization that is not one's own (or is no more), 4403
     for a role without keys.
@@ -124,11 +124,11 @@ class MyKeyConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
 def message(standing: Standing, newest: str) -> dict[str, Any]:
     """What the page is told."""
-    spendable = standing.spendable
+    blocking = standing.blocking
     return {
         "type": "usage",
-        "left": spendable.left_text,
-        "meter": spendable.id,
+        "left": standing.spendable.left_text,
+        "deciding": standing.spendable.id if blocking is None else f"blocked by {blocking.id}",
         "newest": newest,
         "meters": [_meter(meter) for meter in standing.meters],
     }

@@ -120,7 +120,10 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How everything stands at `now` that a request of the member is counted in. `meters`: the tightest first."""
+    """How everything stands at `now` that a request of the member is counted in.
+
+    `meters`: first the one that decides (`blocking`, else `spendable`), then by the share left, the least first.
+    """
 
     meters: tuple[Meter, ...]
     plan: PlanState
@@ -231,14 +234,16 @@ def _standing(usage: Usage, limited: Iterable[tuple[KeySnapshot, Usage]], now: d
     for key, of_key in limited:
         meters += [_meter(limit, key) for limit in of_key.limits if limit.scope == "key"]
     meters.sort(key=lambda meter: (meter.left * 10**6 // max(1, meter.limit), meter.id))
-    return Standing(tuple(meters), usage.plan, now)
+    found = Standing(tuple(meters), usage.plan, now)
+    first = found.blocking or found.spendable
+    return Standing((first, *(meter for meter in meters if meter is not first)), usage.plan, now)
 
 
 def _quota(plan: PlanState) -> Meter:
     return Meter(
         id="plan",
         title="Plan quota",
-        name="your seat’s quota" if plan.subject == "member" else "the plan quota, shared by the organization",
+        name="your seat’s quota" if plan.subject == "member" else "the organization’s plan quota",
         unit="credits",
         window="period",
         left=plan.quota - plan.used - plan.held - plan.overdraft,

@@ -6,7 +6,9 @@
   const word = mark.querySelector(".word");
   const scheme = location.protocol === "https:" ? "wss:" : "ws:";
   let newest = mark.dataset.newest;
+  let deciding;
   let pause = 500;
+  let shownAt = Date.now();
 
   function say(text, isLive) { mark.classList.toggle("lost", !isLive); word.textContent = text; }
   function put(box, selector, text) { for (const place of box.querySelectorAll(selector)) if (place.textContent !== text) place.textContent = text; }
@@ -27,10 +29,16 @@
       box.setAttribute("class", `meter ${meter.level}`);
       box.querySelector("svg").setAttribute("class", `bar ${meter.level} thick`);
     }
-    if (told.newest === newest) return;
+    // The first sentence names the limit that decides; another one is another sentence.
+    const isNewer = told.newest !== newest || (deciding !== undefined && told.deciding !== deciding);
     newest = told.newest;
-    document.body.dispatchEvent(new CustomEvent("weir:newer"));
+    deciding = told.deciding;
+    if (isNewer) fetchParts();
   }
+
+  function fetchParts() { shownAt = Date.now(); document.body.dispatchEvent(new CustomEvent("weir:newer")); }
+  // Countdowns of a page that was left alone are old when one comes back to it.
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && Date.now() - shownAt > 60000) fetchParts(); });
 
   function open() {
     const socket = new WebSocket(`${scheme}//${location.host}${mark.dataset.live}`);
