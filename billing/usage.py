@@ -66,7 +66,7 @@ COLUMNS: Mapping[str, str] = {
 _NAMES = ", ".join(COLUMNS)
 INSERT = f"""
     INSERT INTO billing_usagerecord ({_NAMES})
-    SELECT {_NAMES} FROM jsonb_to_recordset(%s::jsonb) AS event({", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())})
+    SELECT {_NAMES} FROM json_to_recordset(%s::json) AS event({", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())})
     ON CONFLICT (request_id, part, admitted_at) DO NOTHING
     RETURNING request_id, part, admitted_at
 """  # noqa: S608
