@@ -21,7 +21,7 @@ from accounts.models import Organization
 from billing import usage
 from billing.events import UsageEvent, decode_body
 from config.redis import RedisUnavailable, sync_client, translated
-from quotas import engine, records, sweep
+from quotas import engine, live, records, sweep
 from quotas.models import DeadLetter, UsageDrain
 
 logger = logging.getLogger(__name__)
@@ -128,6 +128,7 @@ def drain(redis: "SyncRedis", organization_id: int) -> int:
         if entries:
             _write(organization_id, entries)
             _trim(redis, organization_id, entries)
+            live.announce(organization_id)
         engine.TIDY.run(redis, engine.keys(organization_id), ("",))
         return len(entries)
     finally:

@@ -5,13 +5,25 @@ nothing has to be cleaned up; the seeded plans and rates stay, and the append-on
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import TransactionTestCase
 
 from tests.upstream import ScriptedUpstream
 
 TransactionTestCase._fixture_teardown = lambda self: None  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """At the end nobody may be connected to the test database: snapshot threads and pools give up theirs here."""
+    yield
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,12 @@ class Relay:
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self.server.sockets[0].getsockname()[1]
 
+    @property
+    def url(self) -> str:
+        """The real server's address with this relay's port: the login is the same."""
+        login, at, _ = urlsplit(settings.REDIS_URL).netloc.rpartition("@")
+        return f"redis://{login}{at}127.0.0.1:{self.port}/0"
+
     async def shut(self) -> None:
         assert self.server is not None
         self.server.close()
@@ -86,7 +92,7 @@ async def relay() -> AsyncIterator[Relay]:
 
 @pytest_asyncio.fixture
 async def through(relay: Relay) -> AsyncIterator[Redis]:
-    connected = Redis(f"redis://127.0.0.1:{relay.port}/0", connect_timeout=0.5, reply_timeout=0.3)
+    connected = Redis(relay.url, connect_timeout=0.5, reply_timeout=0.3)
     yield connected
     await connected.close()
 
