@@ -62,8 +62,8 @@ class Tenant:
         return limits.set_limit(self.organization, scope=scope, of=of, metric=metric, window=window, amount=amount)
 
     def body(self, **fields: Any) -> bytes:
-        made = events.Body(member_id=self.member.pk, key_id=self.key.row.pk, model_asked="gpt-5.5", **{"status": "ok", **fields})
-        return events.encode_body(made)
+        about = {"member_id": self.member.pk, "team_id": self.member.team_id, "key_id": self.key.row.pk, "status": "ok"}
+        return events.encode_body(events.Body(**{"model_asked": "gpt-5.5", **about, **fields}))
 
     @property
     def about(self) -> bytes:

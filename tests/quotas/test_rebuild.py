@@ -1,0 +1,269 @@
+"""Counters from the log and the stream: what was lost comes back, once."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+
+from config.redis import sync_client
+from quotas import engine, rebuild, records, sweep
+from tests import factories
+from tests.quotas import tenancy
+from tests.quotas.tenancy import CREDIT, Tenant, request_id
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def tenant() -> Tenant:
+    return tenancy.make(team=True)
+
+
+def spend(tenant: Tenant, credits: float, *, at: float | None = None, state: str = "S") -> str:
+    """One request, admitted and ended at a time of its own, straight through the scripts."""
+    from quotas import views
+
+    loaded = tenant.snapshot()
+    when = time.time() if at is None else at
+    view = views.view_for(loaded, tenant.key_of(loaded), int(when)).packed
+    probe, made = tenant.probe, request_id()
+    amount = round(credits * CREDIT)
+    if not probe.dump():
+        assert rebuild.rebuild(tenant.organization.pk, now_ms=int(when * 1000))
+    assert probe.admit(made, when, view, amount, 10, about=tenant.about)[0] == "OK"
+    if state == "S":
+        assert probe.settle(made, when, amount, 10, ack=when, body=tenant.body())[0] == "OK"
+    elif state == "O":
+        assert probe.renew(made, when, amount, 10, ack=when, lease=0) == ["OK"]
+        assert probe.sweep(when + 0.001)[1] == 1
+    return made
+
+
+def counters(tenant: Tenant) -> dict[bytes, Any]:
+    """Everything that a rebuild must bring back: cells with the open bucket in its place, totals, funding; not windows."""
+    probe = tenant.probe
+    found: dict[bytes, Any] = {}
+    cells: dict[str, list[int]] = {}
+
+    def add(name: str, values: list[int]) -> None:
+        held = cells.setdefault(name, [0, 0, 0])
+        for i in range(3):
+            held[i] += values[i]
+
+    for name, raw in probe.dump().items():
+        text = name.decode()
+        if "|" in text:
+            add(text, [int(part) for part in raw.split()])
+        elif (text[0] in "otmk" and text[1:].isdigit()) or text == "o":
+            record = records.unpack(raw)
+            for tag, at in (("f", record[2]), ("c", record[2] // 36), ("d", record[3])):
+                add(f"{text}|{tag}{at}", record[4:7])
+            found[name] = (record[0], record[7], record[8], probe.record(text).used[0])
+        elif text.startswith("f:"):
+            found[name] = records.unpack(raw)
+        elif text.startswith("h:"):
+            hold = records.unpack(raw)
+            found[name] = (hold[0], hold[1], hold[9:11], hold[14:18], hold[19:])
+    return {**found, **{name.encode(): values for name, values in cells.items() if any(values)}}
+
+
+def test_everything_that_ended_comes_back(tenant: Tenant) -> None:
+    """Invariant 13: the same counters, from rows of the log, entries of the stream, and both."""
+    now = time.time()
+    for days in (33.0, 12.0, 3.2, 1.1, 0.3):
+        spend(tenant, 1 + days, at=now - days * 86400)
+    tenant.drain()
+    spend(tenant, 2)
+    spend(tenant, 0.5, state="O")
+    before = counters(tenant)
+    tenant_events = len(tenant.probe.events())
+    assert tenant_events == 2
+    sync_client().delete(engine.counters_key(tenant.organization.pk), engine.leases_key(tenant.organization.pk))
+    assert rebuild.rebuild(tenant.organization.pk)
+    after = counters(tenant)
+    for name in after.keys() | before.keys():
+        assert after.get(name) == before.get(name), name
+    assert tenant.probe.lease_ids() == tenant.probe.hold_ids()
+    # The orphan can still be amended, the settled one not.
+    usage = tenant.usage()
+    assert usage.live == 0
+
+
+def test_an_event_that_is_in_the_log_and_still_in_the_stream_counts_once(tenant: Tenant) -> None:
+    spend(tenant, 3)
+    entries: Any = sync_client().xrange(engine.stream_key(tenant.organization.pk))
+    tenant.drain()
+    for _, fields in entries:
+        sync_client().xadd(engine.stream_key(tenant.organization.pk), fields)
+    sync_client().delete(engine.counters_key(tenant.organization.pk))
+    assert tenant.usage().plan.used == 3 * CREDIT
+
+
+def test_ninety_of_a_hundred_used_stay_used(tenant: Tenant) -> None:
+    tenant.set_limit("100", window="period")
+    spend(tenant, 90)
+    tenant.drain()
+    tenant.lose_everything()
+    usage = tenant.usage()
+    assert (usage.limits[0].used, usage.limits[0].remaining, usage.plan.used) == (90 * CREDIT, 10 * CREDIT, 90 * CREDIT)
+
+
+def test_settlements_that_came_while_everything_was_gone_count_after_it(tenant: Tenant) -> None:
+    made = spend(tenant, 5, state="L")
+    ticket = tenant.probe.redis.hget(tenant.probe.keys[0], f"h:{made}")
+    assert isinstance(ticket, bytes)
+    tenant.lose_everything()
+    now = time.time()
+    answer = tenant.probe.settle(made, now, 4 * CREDIT, 40, ack=now, body=tenant.body(), ticket=ticket)
+    assert answer == ["LOGGED"]
+    assert tenant.probe.release(request_id(), now) == ["GONE"]
+    usage = tenant.usage()
+    assert (usage.plan.used, usage.tokens, usage.requests) == (4 * CREDIT, 40, 1)
+    # Sent again after the rebuild: it has ended.
+    assert tenant.probe.settle(made, now, 4 * CREDIT, 40, ack=now, ticket=ticket)[0] == "DUP"
+    tenant.drain()
+    assert [(row.credits, row.part) for row in tenant.log()] == [(4 * CREDIT, 0)]
+
+
+def test_a_logged_settlement_that_is_sent_twice_counts_once(tenant: Tenant) -> None:
+    made = spend(tenant, 5, state="L")
+    ticket = tenant.probe.redis.hget(tenant.probe.keys[0], f"h:{made}")
+    assert isinstance(ticket, bytes)
+    tenant.lose_everything()
+    now = time.time()
+    for _ in range(2):
+        assert tenant.probe.settle(made, now, CREDIT, 1, ack=now, body=tenant.body(), ticket=ticket) == ["LOGGED"]
+    assert tenant.usage().plan.used == CREDIT
+    assert tenant.drain() == 2
+    assert [row.credits for row in tenant.log()] == [CREDIT]
+
+
+def test_a_stream_that_moved_is_folded_in_again(tenant: Tenant) -> None:
+    """RETRY: an entry that comes between the read and the script does not fall between."""
+    spend(tenant, 1)
+    probe = tenant.probe
+    last = sync_client().xinfo_stream(probe.keys[2])["last-generated-id"]
+    probe.redis.hset(probe.keys[3], mapping={"$": records.pack([9, 1, 0, 0, 0, 0, 0])})
+    assert probe.run(engine.REBUILD, "", str(probe.meta()[0]), "0-0", 0)[0] == "RETRY"
+    assert probe.run(engine.REBUILD, "", "7777", last, 0) == ["LOST"]
+    assert probe.run(engine.REBUILD, "", "", last, 0) == ["LOST"]
+    assert probe.meta()[0] != 9
+    probe.redis.delete(probe.keys[3])
+
+
+def test_a_forced_rebuild_under_traffic_keeps_live_holds(tenant: Tenant) -> None:
+    spend(tenant, 2)
+    live = spend(tenant, 7, state="L")
+    released = request_id()
+    tenant.probe.release(released, time.time())
+    epoch = tenant.probe.meta()[0]
+    before = counters(tenant)
+    assert rebuild.rebuild(tenant.organization.pk, expected_epoch=str(epoch), keep_holds=True)
+    assert tenant.probe.meta()[0] == epoch + 1
+    assert {name: value for name, value in counters(tenant).items() if not name.startswith(b"p:")} == before
+    assert {live, released} <= tenant.probe.lease_ids()
+    assert tenant.probe.lease_ids() == tenant.probe.hold_ids()
+    assert tenant.probe.settle(live, time.time(), CREDIT, 1, ack=time.time(), body=tenant.body())[0] == "OK"
+    usage = tenant.usage()
+    assert (usage.plan.used, usage.plan.held, usage.live) == (3 * CREDIT, 0, 0)
+
+
+def test_one_builder_at_a_time(tenant: Tenant) -> None:
+    tenant.usage()
+    tenant.lose_everything()
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold_the_lock() -> None:
+        with rebuild._builder(tenant.organization.pk) as is_ours:
+            assert is_ours
+            entered.set()
+            leave.wait(5)
+        connections.close_all()
+
+    with ThreadPoolExecutor(1) as threads:
+        building = threads.submit(hold_the_lock)
+        assert entered.wait(5)
+        assert rebuild.rebuild(tenant.organization.pk) is False
+        with pytest.raises(Exception, match="cannot count"):
+            tenant.usage()
+        leave.set()
+        building.result(5)
+    assert rebuild.rebuild(tenant.organization.pk) is True
+
+
+def test_a_rebuild_of_counters_that_are_there_changes_nothing(tenant: Tenant) -> None:
+    spend(tenant, 2)
+    before = tenant.probe.dump()
+    assert rebuild.rebuild(tenant.organization.pk)
+    assert tenant.probe.dump() == before
+
+
+def test_every_source_has_funding_of_both_periods_even_if_unused(tenant: Tenant) -> None:
+    """Mistake 8: a hold that comes back must find its source's entry, or its held amount is lost."""
+    factories.subscription(tenant.organization, plan="free", member=tenant.member)
+    rebuild.rebuild(tenant.organization.pk)
+    for source in ("o", f"m{tenant.member.pk}"):
+        current, previous = tenant.probe.funding(source), tenant.probe.funding(source, previous=True)
+        assert previous["start"] < current["start"] <= time.time()
+        assert (current["used"], current["held"]) == (0, 0)
+    assert tenant.probe.funding(f"m{tenant.member.pk}")["quota"] == 100_000 * CREDIT
+
+
+def test_records_of_a_rebuild_carry_the_newest_second(tenant: Tenant) -> None:
+    """Mistake 6: else a step back of the clock rolls them again, and the period's total becomes 0."""
+    spend(tenant, 5)
+    tenant.drain()
+    tenant.lose_everything()
+    now_ms = int(time.time() * 1000)
+    rebuild.rebuild(tenant.organization.pk, now_ms=now_ms)
+    assert tenant.probe.field("o")[1] == now_ms // 1000  # type: ignore[index]
+    loaded = tenant.snapshot()
+    from quotas import views
+
+    view = views.view_for(loaded, tenant.key_of(loaded), now_ms // 1000).packed
+    assert tenant.probe.admit("step-back", now_ms / 1000 - 4000, view, 1)[0] == "OK"
+    assert tenant.probe.record().used[0] == (5 * CREDIT + 1, 10, 2)
+
+
+def test_windows_are_summed_again_by_the_next_admission(tenant: Tenant) -> None:
+    now = time.time()
+    for hours in (200, 30, 3, 0):
+        spend(tenant, 1, at=now - hours * 3600)
+    tenant.drain()
+    tenant.lose_everything()
+    rebuild.rebuild(tenant.organization.pk)
+    for window, amount in (("5h", "10"), ("1d", "10"), ("7d", "10"), ("30d", "10")):
+        tenant.set_limit(amount, window=window)
+    used = {limit.window: limit.used for limit in tenant.usage().limits}
+    assert used == {"5h": 2 * CREDIT, "1d": 2 * CREDIT, "7d": 3 * CREDIT, "30d": 4 * CREDIT}
+
+
+def test_the_sweeper_rebuilds_what_is_gone_so_that_leases_make_sense_again(tenant: Tenant) -> None:
+    spend(tenant, 1, state="L")
+    sync_client().delete(engine.counters_key(tenant.organization.pk))
+    assert sweep.sweep_organization(sync_client(), tenant.organization.pk) == 0
+    assert tenant.probe.lease_ids() == tenant.probe.hold_ids() == set()
+
+
+def test_an_unknown_hold_of_before_the_rebuild_may_have_ended(tenant: Tenant) -> None:
+    """Its ack is older than the rebuild by KEEP: it is not counted a second time, and what it cost is logged."""
+    made = spend(tenant, 5, state="L")
+    ticket = tenant.probe.redis.hget(tenant.probe.keys[0], f"h:{made}")
+    assert isinstance(ticket, bytes)
+    tenant.probe.tickets[made] = ticket
+    tenant.lose_everything()
+    rebuild.rebuild(tenant.organization.pk)
+    now = time.time()
+    assert tenant.probe.renew(made, now, ack=now - 901) == ["UNKNOWN"]
+    assert tenant.probe.settle(made, now, 1, 1, ack=now - 901, body=tenant.body(), ticket=ticket) == ["LOGGED"]
+    assert tenant.usage().plan.used == 0
+
+
+def test_connections_are_given_back(tenant: Tenant) -> None:
+    rebuild.rebuild(tenant.organization.pk)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s", [rebuild.LOCK])
+        assert cursor.fetchone() == (0,)
