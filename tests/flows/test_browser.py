@@ -83,6 +83,7 @@ def test_from_sign_in_to_the_first_metered_call(
 
         page.goto(f"{url}/o/{organization.slug}/key")
         page.get_by_text("Revoke…").click()
+        page.get_by_label("Type laptop to confirm").fill("laptop")
         page.get_by_role("button", name="Revoke key").click()
         page.get_by_text("You have no key yet").wait_for()
         assert problems == []
