@@ -33,6 +33,7 @@ def start() -> None:
     made = secrets.make()
     for name in ("SECRET_KEY", "ENCRYPTION_KEYS", "KEY_PEPPERS"):
         os.environ.setdefault(name, made[name])
+    os.environ.update(folders.loopback_without_proxy(os.environ))
     is_worker = "PYTEST_XDIST_WORKER" in os.environ
     needs_postgres = not os.environ.get("DATABASE_URL")
     needs_valkey = not os.environ.get("REDIS_URL") or (is_worker and OWN_VALKEY in os.environ)

@@ -72,6 +72,7 @@ class Server:
     """A running server and how it is asked to stop."""
 
     name: str
+    port: int
     url: str = field(repr=False)
     process: "subprocess.Popen[bytes]" = field(repr=False)
     stop_signal: int
@@ -115,10 +116,11 @@ def postgres_binaries(folder: Path, user: pwd.struct_passwd | None) -> Path:
     return Path(found).resolve().parent
 
 
-def start_postgres(folder: Path, passwords: dict[str, str], *, log: Path, durable: bool = True) -> Server:
+def start_postgres(folder: Path, passwords: dict[str, str], *, log: Path, durable: bool = True, port: int | None = None) -> Server:
     """Initialises at the first call, starts, and makes role and database `weir`, which owns no rights beyond its database.
 
-    The role is no superuser and cannot bypass row level security; it may create databases, for the tests'.
+    The role is no superuser and cannot bypass row level security; it may create databases, for the tests'. `port` starts it again
+    where clients expect it.
     """
     user = folders.server_user()
     binaries = postgres_binaries(folder, user)
@@ -133,23 +135,22 @@ def start_postgres(folder: Path, passwords: dict[str, str], *, log: Path, durabl
         options += ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
     deadline = time.monotonic() + START_SECONDS
     while True:
-        port = free_port()
-        command = [str(binaries / "postgres"), "-D", str(data), "-c", f"port={port}", *options]
+        chosen = port or free_port()
+        command = [str(binaries / "postgres"), "-D", str(data), "-c", f"port={chosen}", *options]
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=data, process_group=0,
                 preexec_fn=dies_with_parent(signal.SIGINT), **as_user(user),  # type: ignore[call-overload]
             )  # fmt: skip
-        server = Server("postgres", "", process, signal.SIGINT)
-        if _prepare_database(port, passwords, process, deadline):
-            break
+        url = f"postgresql://weir:{quote(passwords['DATABASE_PASSWORD'], safe='')}@127.0.0.1:{chosen}/weir"
+        server = Server("postgres", chosen, url, process, signal.SIGINT)
+        if _prepare_database(chosen, passwords, process, deadline):
+            return server
         # After a kill -9 the old shared memory may be in use for some seconds, or somebody was faster at the port: start again.
         if time.monotonic() > deadline:
             server.stop()
             raise CannotStart(f"PostgreSQL did not start; {log} says why.")
         time.sleep(0.3)
-    server.url = f"postgresql://weir:{quote(passwords['DATABASE_PASSWORD'], safe='')}@127.0.0.1:{port}/weir"
-    return server
 
 
 def _initialise(binaries: Path, data: Path, user: pwd.struct_passwd | None, password: str) -> None:
@@ -244,7 +245,7 @@ def start_valkey(folder: Path, password: str, *, log: Path, durable: bool = True
     finally:
         os.close(lock)
     url = f"redis://:{quote(password, safe='')}@127.0.0.1:{chosen}/0"
-    server = Server("valkey", url, process, signal.SIGTERM)
+    server = Server("valkey", chosen, url, process, signal.SIGTERM)
     _wait_for_valkey(server, log)
     return server
 

@@ -1,8 +1,9 @@
-"""Where data live, and which folders the servers' own user can reach."""
+"""What a launched process finds on this machine: where data live, which folders the servers' user can reach, no proxy to itself."""
 
 import hashlib
 import os
 import pwd
+from collections.abc import Mapping
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -72,3 +73,11 @@ def service_folder(var: Path) -> Path:
     if user is None or can_enter(make(var), user.pw_uid):
         return var
     return make(Path("/var/lib") / f"weir-{mark(var)}")
+
+
+def loopback_without_proxy(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which HTTP clients that are told of a proxy still reach this machine directly."""
+    asked = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
+    hosts = [host for host in asked.split(",") if host]
+    direct = ",".join(dict.fromkeys([*hosts, "127.0.0.1", "localhost", "::1"]))
+    return {"NO_PROXY": direct, "no_proxy": direct}

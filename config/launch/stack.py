@@ -1,19 +1,22 @@
 """`manage.py demo` and `manage.py up`: every process of the product on one machine."""
 
 import argparse
-import fcntl
+import contextlib
 import json
 import os
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from config.launch import embedded, folders, runtime, secrets
-from config.launch.supervisor import Child, Supervisor
+from config.launch.supervisor import Supervisor
 
 READY_SECONDS = 60.0
+QUEUES = "default,tokens,periods,reports,alerts"
+# Stopped from the highest down: nothing new comes in, then what was used is drained, then what all of them lean on.
+UPSTREAM, BACKGROUND, WEB = 1, 2, 3
 
 
 class Refused(Exception):
@@ -46,68 +49,44 @@ def _count(text: str) -> int:
 
 
 def main(command: str, arguments: list[str]) -> int:
-    """Runs until a signal. 0 after a clean stop, 1 when something could not start or a server ended, 2 for wrong arguments."""
+    """Runs until a signal. 0 after a clean stop, 1 when something could not start or a server was lost, 2 for wrong arguments."""
     options = parser(command).parse_args(arguments)
     var = folders.var_for(command)
-    folders.make_private(var)
-    supervisor = Supervisor(var / "log")
     try:
-        with (var / "stack.lock").open("a") as lock:
-            _lock(lock, var)
+        folders.make(var)
+        with runtime.alone_in(var):
             (var / "demo.json").unlink(missing_ok=True)
             runtime.remove(var)
-            supervisor.catch_signals()
-            try:
-                _check_ports(options)
-                _start(command, options, var, supervisor)
-                return supervisor.watch()
-            finally:
-                (var / "demo.json").unlink(missing_ok=True)
-                supervisor.stop()
-                runtime.remove(var)
-    except (Refused, embedded.CannotStart) as error:
-        print(f"manage.py {command}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 0
+            return _run(command, options, var)
+    except (Refused, runtime.InUse, embedded.CannotStart) as error:
+        problem = str(error)
+    except OSError as error:
+        problem = f"cannot use the data folder {var}: {error.strerror}. Name another by --var DIR."
+    print(f"manage.py {command}: {problem}", file=sys.stderr)
+    return 1
 
 
-def _lock(handle: Any, var: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Refused(f"another run is using {var}. Stop it, or name another folder by --var DIR.") from None
-
-
-def _check_ports(options: argparse.Namespace) -> None:
-    if options.port + options.gateways - 1 > 65535:
-        raise Refused(f"{options.gateways} web processes from port {options.port} on need ports above 65535.")
-    for port in range(options.port, options.port + options.gateways):
-        with socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((options.host, port))
-            except OSError as error:
-                raise Refused(f"cannot listen on {options.host} port {port}: {error.strerror}. Name another by --port.") from None
+def _run(command: str, options: argparse.Namespace, var: Path) -> int:
+    supervisor = Supervisor(var / "log")
+    with supervisor.catching_signals():
+        try:
+            _start(command, options, var, supervisor)
+            return supervisor.watch()
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            (var / "demo.json").unlink(missing_ok=True)
+            supervisor.stop()
+            runtime.remove(var)
 
 
 def _start(command: str, options: argparse.Namespace, var: Path, supervisor: Supervisor) -> None:
     started = time.monotonic()
-    shown = f"[{options.host}]" if ":" in options.host else options.host
-    base_url = f"http://{'127.0.0.1' if options.host in ('0.0.0.0', '::') else shown}:{options.port}"  # noqa: S104
-    environ = _environment(var, base_url)
-    _start_services(var, environ, supervisor)
-    upstream_url = ""
-    if command == "demo":
-        port = embedded.free_port()
-        upstream_url = f"http://127.0.0.1:{port}"
-        environ |= {
-            "UPSTREAM_CHATGPT_URL": f"{upstream_url}/backend-api",
-            "UPSTREAM_OPENAI_URL": f"{upstream_url}/v1",
-            "UPSTREAM_AUTH_URL": upstream_url,
-        }
-        upstream = [sys.executable, "-m", "uvicorn", "demo.upstream:app", "--host", "127.0.0.1", "--port", str(port)]
-        supervisor.add("upstream", [*upstream, "--no-access-log", "--log-level", "warning"], environ)
+    base_url = f"http://{_reachable(options.host)}:{options.port}"
+    environ = _environment(var, options.host, base_url)
+    with _ports_held(options):
+        _start_services(var, environ, supervisor)
+        upstream_url = _start_upstream(var, environ, supervisor) if command == "demo" else ""
     os.environ.update(environ)
     _migrate()
     _start_processes(options, var, environ, supervisor)
@@ -117,8 +96,13 @@ def _start(command: str, options: argparse.Namespace, var: Path, supervisor: Sup
 
         organizations = seed.run(upstream_url=upstream_url, var_dir=var)
     for port in range(options.port, options.port + options.gateways):
-        _wait_for(f"http://{_probe_host(options.host)}:{port}/health/ready", supervisor)
-    runtime.write(var, environ=environ, base_url=base_url)
+        _wait_for(f"http://{_reachable(options.host)}:{port}/health/ready", supervisor)
+
+    def describe() -> None:
+        runtime.write(var, environ=environ, base_url=base_url, processes=supervisor.processes())
+
+    describe()
+    supervisor.changed = describe
     if command == "demo":
         from demo import tour
 
@@ -127,89 +111,172 @@ def _start(command: str, options: argparse.Namespace, var: Path, supervisor: Sup
         secrets.write_private(var / "demo.json", json.dumps(described, indent=1, ensure_ascii=False))
     else:
         _invite(base_url)
+    _let_go()
     print(f"\nReady on {base_url}/ after {time.monotonic() - started:.1f} s. Logs: {supervisor.folder}. Ctrl-C stops.", flush=True)
 
 
-def _probe_host(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+def _reachable(host: str) -> str:
+    """How this machine reaches what listens on `host`, as it stands in a URL."""
+    known = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104
+    return known.get(host) or (f"[{host}]" if ":" in host else host)
 
 
-def _environment(var: Path, base_url: str) -> dict[str, str]:
-    """The children's environment: what is given wins, the rest is generated once for this folder."""
+@contextlib.contextmanager
+def _ports_held(options: argparse.Namespace) -> Iterator[None]:
+    """Raises Refused unless all of the web processes' ports are free; keeps our own servers from taking them meanwhile."""
+    if options.port + options.gateways - 1 > 65535:
+        raise Refused(f"{options.gateways} web processes from port {options.port} on need ports above 65535.")
+    with contextlib.ExitStack() as held:
+        for port in range(options.port, options.port + options.gateways):
+            try:
+                family, kind, _, _, address = socket.getaddrinfo(options.host, port, type=socket.SOCK_STREAM)[0]
+                probe = held.enter_context(socket.socket(family, kind))
+                # A connection that ended a moment ago does not keep a server from listening.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+            except OSError as error:
+                raise Refused(f"cannot listen on {options.host} port {port}: {error.strerror}. Name another by --port.") from None
+        yield
+
+
+def _environment(var: Path, host: str, base_url: str) -> dict[str, str]:
+    """The children's environment: what is given wins, the rest is generated once for this folder. Raises Refused."""
     made = secrets.load_or_make(var)
     environ = dict(os.environ)
     for name in ("SECRET_KEY", "ENCRYPTION_KEYS", "KEY_PEPPERS"):
-        environ.setdefault(name, made[name])
+        environ[name] = environ.get(name) or made[name]
     environ.setdefault("PUBLIC_URL", base_url)
+    environ.setdefault("ALLOWED_HOSTS", ",".join(_own_names(host)))
     environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.dev")
     environ["WEIR_VAR"] = str(var)
     environ["PYTHONUNBUFFERED"] = "1"
     # Celery's warning about root is about pickle; only JSON is accepted here.
     environ["C_FORCE_ROOT"] = "1"
     environ["PYTHONPATH"] = str(folders.PROJECT)
+    environ |= folders.loopback_without_proxy(environ)
+    _check_settings(environ)
     return environ
 
 
+def _own_names(host: str) -> list[str]:
+    """The names that pages answer to: this machine's, and for --host 0.0.0.0 each of its addresses."""
+    names = ["127.0.0.1", "localhost", "[::1]"]
+    if host in ("0.0.0.0", "::"):  # noqa: S104
+        names.append(socket.gethostname())
+        with contextlib.suppress(OSError):
+            names += [_reachable(str(found[4][0])) for found in socket.getaddrinfo(socket.gethostname(), None)]
+    elif _reachable(host) not in names:
+        names.append(_reachable(host))
+    return list(dict.fromkeys(names))
+
+
+def _check_settings(environ: dict[str, str]) -> None:
+    """Names what is wrong before anything is started. The services' addresses are not known yet."""
+    from django.core.exceptions import ImproperlyConfigured
+
+    from config.settings import env
+
+    unknown = {"DATABASE_URL": "postgresql://127.0.0.1/weir", "REDIS_URL": "redis://127.0.0.1"}
+    try:
+        env.read({**environ, **{name: environ.get(name) or text for name, text in unknown.items()}})
+    except ImproperlyConfigured as error:
+        raise Refused(str(error)) from None
+
+
 def _start_services(var: Path, environ: dict[str, str], supervisor: Supervisor) -> None:
-    """Each service is judged alone: one that is given by its URL is used as it is."""
+    """Each service is judged alone: one that is given by its URL is used as it is. Raises Refused if that does not answer."""
     made = secrets.load_or_make(var)
     folder = folders.service_folder(var)
-    if not environ.get("DATABASE_URL"):
-        postgres = embedded.start_postgres(folder, made, log=supervisor.folder / "postgres.log")
-        supervisor.servers.append(postgres)
-        environ["DATABASE_URL"] = postgres.url
-    if not environ.get("REDIS_URL"):
-        valkey = embedded.start_valkey(folder, made["REDIS_PASSWORD"], log=supervisor.folder / "valkey.log")
-        supervisor.servers.append(valkey)
-        environ["REDIS_URL"] = valkey.url
+    if environ.get("DATABASE_URL"):
+        _check_database(environ["DATABASE_URL"])
+    else:
+        log = supervisor.folder / "postgres.log"
+        environ["DATABASE_URL"] = supervisor.serve(lambda port: embedded.start_postgres(folder, made, log=log, port=port))
+    if environ.get("REDIS_URL"):
+        _check_redis(environ["REDIS_URL"])
+    else:
+        log = supervisor.folder / "valkey.log"
+        password = made["REDIS_PASSWORD"]
+        environ["REDIS_URL"] = supervisor.serve(lambda port: embedded.start_valkey(folder, password, log=log, port=port))
+
+
+def _check_database(url: str) -> None:
+    import psycopg
+
+    try:
+        psycopg.connect(url, connect_timeout=5).close()
+    except psycopg.Error as error:
+        raise Refused(f"DATABASE_URL is set, but cannot be used: {str(error).strip()}") from None
+
+
+def _check_redis(url: str) -> None:
+    import redis
+
+    try:
+        with redis.Redis.from_url(url, socket_connect_timeout=5, socket_timeout=5) as client:
+            client.ping()
+    except redis.exceptions.RedisError as error:
+        raise Refused(f"REDIS_URL is set, but cannot be used: {error}") from None
+
+
+def _start_upstream(var: Path, environ: dict[str, str], supervisor: Supervisor) -> str:
+    """Starts the scripted upstream, on the port it had in this folder before if that is free; its URL."""
+    remembered = var / "upstream-port"
+    port = embedded.free_port()
+    with contextlib.suppress(OSError, ValueError), socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", int(remembered.read_text())))
+        port = int(probe.getsockname()[1])
+    remembered.write_text(str(port))
+    url = f"http://127.0.0.1:{port}"
+    environ |= {"UPSTREAM_CHATGPT_URL": f"{url}/backend-api", "UPSTREAM_OPENAI_URL": f"{url}/v1", "UPSTREAM_AUTH_URL": url}
+    command = [sys.executable, "-m", "uvicorn", "demo.upstream:app", "--host", "127.0.0.1", "--port", str(port)]
+    quiet = ["--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "1"]
+    supervisor.add("upstream", command + quiet, environ, stage=UPSTREAM)
+    return url
 
 
 def _migrate() -> None:
     import django
-    from django.core.management import call_command
+    from django.core.management import CommandError, call_command
 
     django.setup()
-    call_command("check")
-    call_command("migrate", verbosity=0, interactive=False)
+    try:
+        call_command("check")
+        call_command("migrate", verbosity=0, interactive=False)
+    except CommandError as error:
+        raise Refused(str(error)) from None
 
 
-def _start_processes(options: argparse.Namespace, var: Path, environ: dict[str, str], supervisor: Supervisor) -> list[Child]:
-    python = sys.executable
-    manage = [python, str(folders.PROJECT / "manage.py")]
-    celery = [python, "-m", "celery", "-A", "config.celery", "--workdir", str(folders.PROJECT)]
-    queues = "default,tokens,periods,reports,alerts"
-    children = [
-        supervisor.add(f"web-{number}", [*manage, "serve", "--host", options.host, "--port", str(options.port + number)], environ)
-        for number in range(options.gateways)
-    ]
-    children.append(supervisor.add("ledger", [*manage, "ledger"], environ))
-    children.append(
-        supervisor.add("worker", [*celery, "worker", "-Q", queues, "-c", "1", "-l", "INFO", "--without-gossip"], environ)
-    )
-    schedule = var / "beat-schedule"
-    children.append(supervisor.add("beat", [*celery, "beat", "-l", "INFO", "-s", str(schedule), "--pidfile="], environ))
-    return children
+def _start_processes(options: argparse.Namespace, var: Path, environ: dict[str, str], supervisor: Supervisor) -> None:
+    manage = [sys.executable, str(folders.PROJECT / "manage.py")]
+    celery = [sys.executable, "-m", "celery", "-A", "config.celery", "--workdir", str(folders.PROJECT)]
+    # Running streams may finish; a second Ctrl-C cuts them.
+    patience = float(environ.get("DRAIN_SECONDS") or 30) + 5
+    for number in range(options.gateways):
+        serve = [*manage, "serve", "--host", options.host, "--port", str(options.port + number)]
+        supervisor.add(f"web-{number}", serve, environ, stage=WEB, patience_seconds=patience)
+    supervisor.add("ledger", [*manage, "ledger"], environ, stage=BACKGROUND)
+    worker = [*celery, "worker", "-Q", QUEUES, "-c", "1", "-l", "INFO", "--without-gossip", "--without-mingle"]
+    supervisor.add("worker", worker, environ, stage=BACKGROUND)
+    beat = [*celery, "beat", "-l", "INFO", "-s", str(var / "beat-schedule"), "--pidfile="]
+    supervisor.add("beat", beat, environ, stage=BACKGROUND)
 
 
 def _wait_for(url: str, supervisor: Supervisor) -> None:
     import httpx
 
     deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline:
-        for child in supervisor.children:
-            if not child.is_running():
-                raise Refused(f"{child.name} ended while starting; {child.log} says why:\n{_tail(child.log)}")
-        try:
-            if httpx.get(url, timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    raise Refused(f"{url} did not become ready within {READY_SECONDS:.0f} s; see {supervisor.folder}.")
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    with httpx.Client(timeout=5, trust_env=False) as client:
+        while time.monotonic() < deadline:
+            for child in supervisor.children:
+                if not child.is_running():
+                    raise Refused(f"{child.name} ended while it started. {child.log} ends with\n{child.last_lines()}")
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(url).status_code == 200:
+                    return
+            time.sleep(0.05)
+    raise Refused(f"{url} did not become ready within {READY_SECONDS:.0f} s. The logs in {supervisor.folder} say why.")
 
 
 def _invite(base_url: str) -> None:
@@ -218,3 +285,12 @@ def _invite(base_url: str) -> None:
     link = invitations.first_owner_link(base_url=base_url)
     if link:
         print(f"\nNo organization yet. This link creates its owner, once:\n\n    {link}\n", flush=True)
+
+
+def _let_go() -> None:
+    """The launcher only watches from now on: no connections, and none of the pool's threads beside its forks."""
+    from django.db import connections
+
+    for connection in connections.all():
+        connection.close()
+        connection.close_pool()  # type: ignore[attr-defined]
