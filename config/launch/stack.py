@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import socket
@@ -106,7 +107,10 @@ def _start(command: str, options: argparse.Namespace, var: Path, supervisor: Sup
     if command == "demo":
         from demo import tour
 
-        tour.show(base_url=base_url, upstream_url=upstream_url, organizations=organizations, var=var)
+        try:
+            tour.show(base_url=base_url, upstream_url=upstream_url, organizations=organizations, var=var)
+        except tour.NotShown as error:
+            raise Refused(f"{error}. The logs in {supervisor.folder} say why.") from None
         described = {"base_url": base_url, "upstream_url": upstream_url, "organizations": organizations}
         secrets.write_private(var / "demo.json", json.dumps(described, indent=1, ensure_ascii=False))
     else:
@@ -150,8 +154,6 @@ def _environment(var: Path, host: str, base_url: str) -> dict[str, str]:
     environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.dev")
     environ["WEIR_VAR"] = str(var)
     environ["PYTHONUNBUFFERED"] = "1"
-    # Celery's warning about root is about pickle; only JSON is accepted here.
-    environ["C_FORCE_ROOT"] = "1"
     environ["PYTHONPATH"] = str(folders.PROJECT)
     environ |= folders.loopback_without_proxy(environ)
     _check_settings(environ)
@@ -242,7 +244,7 @@ def _migrate() -> None:
 
     django.setup()
     try:
-        call_command("check")
+        call_command("check", stdout=io.StringIO())
         call_command("migrate", verbosity=0, interactive=False)
     except CommandError as error:
         raise Refused(str(error)) from None
@@ -258,8 +260,10 @@ def _start_processes(options: argparse.Namespace, var: Path, environ: dict[str, 
         supervisor.add(f"web-{number}", serve, environ, stage=WEB, patience_seconds=patience)
     supervisor.add("ledger", [*manage, "ledger"], environ, stage=BACKGROUND)
     worker = [*celery, "worker", "-Q", QUEUES, "-c", "1", "-l", "INFO", "--without-gossip", "--without-mingle"]
-    supervisor.add("worker", worker, environ, stage=BACKGROUND)
-    beat = [*celery, "beat", "-l", "INFO", "-s", str(var / "beat-schedule"), "--pidfile="]
+    # It warns about root because of pickle; only JSON is accepted here.
+    quiet = {"PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges"}
+    supervisor.add("worker", worker, {**quiet, **environ}, stage=BACKGROUND)
+    beat = [*celery, "beat", "-l", "INFO", "-S", "config.beat:LockedScheduler", "-s", str(var / "beat-schedule"), "--pidfile="]
     supervisor.add("beat", beat, environ, stage=BACKGROUND)
 
 
