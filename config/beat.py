@@ -16,7 +16,7 @@ LOOK_SECONDS = 5.0
 """Between two looks: a third of the lock's life at most, or a holder could lose it while it waits."""
 
 
-class LockedScheduler(PersistentScheduler):  # type: ignore[misc]
+class LockedScheduler(PersistentScheduler):
     """Sends nothing while another process holds the lock, or while Redis does not answer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

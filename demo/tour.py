@@ -60,7 +60,7 @@ def show(*, base_url: str, upstream_url: str, organizations: list[dict[str, Any]
     organization, developer = first_developer(organizations)
     request_id, text = send(base_url, developer["key"])
     record = logged(request_id)
-    account = PoolAccount.objects.get(pk=record.account_id)
+    account = PoolAccount.objects.get(pk=record.account_id or 0)
     print(f"\nOne request went through the gateway, with the key of {developer['email']} of {organization['name']}:")
     print(f"    asked     {PROMPT}")
     print(f"    answered  {text}")
