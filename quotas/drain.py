@@ -35,7 +35,7 @@ IDLE_SECONDS = 0.1
 SWEEP_SECONDS = 1.0
 PUBLISH_SECONDS = 5.0
 REPAIR_SECONDS = 60.0
-BACK_OFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
+BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 Entry = tuple[bytes, dict[bytes, bytes]]
 
