@@ -1,7 +1,7 @@
 """My key and Overview: what is left, when it resets, what was used. Doors: they parse, call the domain, render."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -56,7 +56,15 @@ def _key_page(
     used = overview.last_used(own, now=now)
     part = {
         **frame,
-        "keys": [{"row": one, "used_at": used.get(one.pk), "is_expired": bool(one.expires_at and one.expires_at <= now)} for one in own],
+        "keys": [
+            {
+                "row": one,
+                "used_at": used.get(one.pk),
+                "is_new": one.created_at > now - timedelta(days=overview.MOST_DAYS),
+                "is_expired": bool(one.expires_at and one.expires_at <= now),
+            }
+            for one in own
+        ],
         "issued": issued,
         "form": form or forms.IssueKeyForm(),
     }
