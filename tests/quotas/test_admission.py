@@ -11,7 +11,7 @@ from billing import subscriptions
 from billing.models import Plan, Subscription
 from config.clock import utc_now
 from config.redis import Redis, client, sync_client
-from quotas import admission, engine, errors, holds
+from quotas import admission, engine, errors, holds, sweep
 from quotas.admission import Admission, Amount
 from tests import factories
 from tests.quotas import tenancy
@@ -429,3 +429,20 @@ async def test_a_view_for_the_wrong_day_costs_one_more_round_trip(redis: Redis, 
         redis, loaded, tenant.key_of(loaded), request_id=request_id(), need=credits_of(1), about=tenant.about
     )
     assert abs(admitted.hold.admitted_at - utc_now().timestamp()) < 5
+
+
+async def test_an_orphan_s_renewal_does_not_move_its_ack(redis: Redis, tenant: Tenant) -> None:
+    """Mistake 4: else its settlement after a rebuild would look fresh and be booked on top of the orphan."""
+    renewer = holds.Renewer(redis, every_seconds=10, lease_seconds=0, on_cold=admission.warm_up)
+    admitted = await admit(redis, tenant, credits_of(1))
+    renewer.add(admitted.hold)
+    admitted.hold.observe(credits_of(0.5))
+    await renewer.renew_all()
+    ack = admitted.hold.ack
+    await asyncio.sleep(0.01)
+    await in_thread(sweep.sweep_organization, sync_client(), tenant.organization.pk)
+    await renewer.renew_all()
+    assert admitted.hold.ack == ack
+    settled = await admission.settle(redis, admitted.hold, amount=credits_of(2), body=tenant.body())
+    assert (settled.outcome, settled.plan) == ("AMENDED", 2 * CREDIT)
+    assert (await in_thread(tenant.usage)).plan.used == 2 * CREDIT
