@@ -28,7 +28,7 @@ def credits(micro: int | None) -> str:
 
 
 def _rounded(size: int, places: int) -> int:
-    step = 10 ** (6 - places)
+    step: int = 10 ** (6 - places)
     return (size + step // 2) // step * step
 
 

@@ -19,9 +19,9 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.urls import re_path  # noqa: E402
-from proxy.dialects import responses  # noqa: E402
 
 from proxy import catalog, exchange, lifespan, usage  # noqa: E402
+from proxy.dialects import responses  # noqa: E402
 from quotas import consumers  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,11 @@ async def decline_websocket(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "websocket.http.response.body", "body": body})
 
 
+def route(pattern: str, application: Any) -> Any:
+    """A row of a URLRouter: an ASGI application where `re_path` is typed for views."""
+    return re_path(pattern, application)
+
+
 RESPONSES = r"^(?:v1|backend-api/codex)/responses$"
 
 application = ProtocolTypeRouter(
@@ -62,19 +67,19 @@ application = ProtocolTypeRouter(
         "lifespan": lifespan_app,
         "http": URLRouter(
             [
-                re_path(RESPONSES, responses_app),
-                re_path(r"^v1/models$", catalog.openai_app),
-                re_path(r"^backend-api/codex/models$", catalog.codex_app),
-                re_path(r"^v1/usage$", usage.app),
-                re_path(r"^(?:v1|backend-api)(?:/|$)", catalog.not_found_app),
-                re_path(r"", django_application),
+                route(RESPONSES, responses_app),
+                route(r"^v1/models$", catalog.openai_app),
+                route(r"^backend-api/codex/models$", catalog.codex_app),
+                route(r"^v1/usage$", usage.app),
+                route(r"^(?:v1|backend-api)(?:/|$)", catalog.not_found_app),
+                route(r"", django_application),
             ]
         ),
         "websocket": URLRouter(
             [
-                re_path(RESPONSES, decline_websocket),
-                re_path(r"^ws/", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(consumers.websocket_urlpatterns)))),
-                re_path(r"", decline_websocket),
+                route(RESPONSES, decline_websocket),
+                route(r"^ws/", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(consumers.websocket_urlpatterns)))),
+                route(r"", decline_websocket),
             ]
         ),
     }

@@ -27,9 +27,6 @@ from tests.pages import made
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-front = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(consumers.websocket_urlpatterns)))
-
-
 @pytest.fixture(autouse=True)
 async def closed() -> AsyncIterator[None]:
     """Each test's loop closes what it opened."""
@@ -50,7 +47,15 @@ def cookie(member: Member) -> str:
 
 def socket(member: Member, session: str, *, origin: str = "http://testserver", slug: str | None = None) -> WebsocketCommunicator:
     headers = [(b"cookie", f"sessionid={session}".encode()), (b"origin", origin.encode()), (b"host", b"testserver")]
+    # As in config.asgi; made here, because the validator reads ALLOWED_HOSTS when it is made.
+    front = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(consumers.websocket_urlpatterns)))
     return WebsocketCommunicator(front, f"o/{slug or member.organization.slug}/key", headers=headers)
+
+
+async def opened(communicator: WebsocketCommunicator) -> WebsocketCommunicator:
+    connected, _ = await communicator.connect(timeout=5)
+    assert connected
+    return communicator
 
 
 async def heard(communicator: WebsocketCommunicator, seconds: float = 5) -> dict[str, Any]:
@@ -67,9 +72,7 @@ async def test_the_number_is_told_at_once_and_again_when_usage_is_announced() ->
     member = await in_thread(make)
     key = await in_thread(factories.api_key, member)
     session = await in_thread(cookie, member)
-    communicator = socket(member, session)
-    connected, _ = await communicator.connect()
-    assert connected
+    communicator = await opened(socket(member, session))
     first = await heard(communicator)
     assert (first["type"], first["left"], first["deciding"], first["newest"]) == ("usage", "1,000,000", "plan", "")
     assert first["meters"] == [
@@ -106,8 +109,7 @@ async def test_the_number_is_told_at_once_and_again_when_usage_is_announced() ->
 async def test_a_new_limit_is_told_as_the_one_that_decides() -> None:
     member = await in_thread(make)
     session = await in_thread(cookie, member)
-    communicator = socket(member, session)
-    await communicator.connect()
+    communicator = await opened(socket(member, session))
     await heard(communicator)
     assert member.user is not None
     await in_thread(
@@ -123,8 +125,7 @@ async def test_a_new_limit_is_told_as_the_one_that_decides() -> None:
 async def test_many_announcements_are_told_once_a_second_at_most() -> None:
     member = await in_thread(make)
     session = await in_thread(cookie, member)
-    communicator = socket(member, session)
-    await communicator.connect()
+    communicator = await opened(socket(member, session))
     await heard(communicator)
     key = (await in_thread(factories.api_key, member)).row
     for _ in range(5):
@@ -143,8 +144,7 @@ async def test_many_announcements_are_told_once_a_second_at_most() -> None:
 async def test_another_organizations_usage_is_not_heard() -> None:
     member, other = await in_thread(make), await in_thread(make)
     session = await in_thread(cookie, member)
-    communicator = socket(member, session)
-    await communicator.connect()
+    communicator = await opened(socket(member, session))
     await heard(communicator)
     await in_thread(made.used, (await in_thread(factories.api_key, other)).row, made.CREDIT)
     await in_thread(live.announce, other.organization_id)
@@ -156,18 +156,15 @@ async def test_a_foreign_organization_closes_with_4404_as_a_missing_one() -> Non
     member, other = await in_thread(make), await in_thread(make)
     session = await in_thread(cookie, member)
     for slug in (other.organization.slug, "no-such-organization"):
-        communicator = socket(member, session, slug=slug)
-        await communicator.connect()
+        communicator = await opened(socket(member, session, slug=slug))
         assert await closes(communicator) == 4404
-    nobody = socket(member, "no-such-session")
-    await nobody.connect()
+    nobody = await opened(socket(member, "no-such-session"))
     assert await closes(nobody) == 4404
 
 
 async def test_finance_has_no_key_page_to_be_live() -> None:
     member = await in_thread(make, "finance")
-    communicator = socket(member, await in_thread(cookie, member))
-    await communicator.connect()
+    communicator = await opened(socket(member, await in_thread(cookie, member)))
     assert await closes(communicator) == 4403
 
 
@@ -180,8 +177,7 @@ async def test_a_page_of_another_origin_is_refused() -> None:
 
 async def test_the_page_ends_with_the_membership() -> None:
     member = await in_thread(make)
-    communicator = socket(member, await in_thread(cookie, member))
-    await communicator.connect()
+    communicator = await opened(socket(member, await in_thread(cookie, member)))
     await heard(communicator)
     await in_thread(members.remove, member, by=None, now=utc_now())
     await in_thread(live.announce, member.organization_id)
@@ -196,8 +192,7 @@ async def test_the_page_ends_with_the_session() -> None:
         return client, client.cookies["sessionid"].value
 
     client, session = await in_thread(session_of_a_client)
-    communicator = socket(member, session)
-    await communicator.connect()
+    communicator = await opened(socket(member, session))
     await heard(communicator)
     await in_thread(client.post, "/accounts/logout/")
     await in_thread(live.announce, member.organization_id)
@@ -206,8 +201,7 @@ async def test_the_page_ends_with_the_session() -> None:
 
 async def test_what_a_page_sends_is_ignored() -> None:
     member = await in_thread(make)
-    communicator = socket(member, await in_thread(cookie, member))
-    await communicator.connect()
+    communicator = await opened(socket(member, await in_thread(cookie, member)))
     await heard(communicator)
     await communicator.send_to(text_data='{"type": "usage.moved"}')
     assert await communicator.receive_nothing(timeout=1.2)
