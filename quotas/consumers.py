@@ -3,15 +3,16 @@
 import asyncio
 import json
 import logging
-from typing import Any
+from typing import Any, cast
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.auth.models import AnonymousUser
 from django.http import Http404
 from django.urls import path
 
 from accounts import permissions, tenancy
-from accounts.models import Member
+from accounts.models import Member, User
 from accounts.permissions import Action, Reach
 from billing import overview
 from config.clock import utc_now
@@ -35,13 +36,13 @@ class _Ended(Exception):
         self.code = code
 
 
-class MyKeyConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """`/ws/o/<slug>/key`: sends `{"type": "usage", "left", "deciding", "newest", "meters": [...]}`; takes nothing from the page.
+class MyKeyConsumer(AsyncWebsocketConsumer):
+    """`/ws/o/<slug>/key`: tells the page how things stand; takes nothing from it.
 
-    `left` is the number of the first sentence, `deciding` names the limit it is about; each of `meters` is `{"id", "left", "held", "used", "percent", "left_share",
-    "held_share", "level"}`, texts as the page writes them; `newest` is the id of the newest logged request. When the numbers cannot
-    be read: `{"type": "unavailable", "message"}`. Closes with 4404 for an organization that is not one's own (or is no more), 4403
-    for a role without keys.
+    `{"type": "usage", "left", "deciding", "newest", "meters": [...]}`: `left` is the number of the first sentence, `deciding` names
+    the limit it is about, `newest` is the id of the newest logged request. Each of `meters` is `{"id", "left", "held", "used",
+    "percent", "left_share", "held_share", "level"}`, texts as the page writes them. `{"type": "unavailable", "message"}` when the
+    numbers cannot be read. Closes with 4404 for an organization that is not (or no more) one's own, 4403 for a role without keys.
     """
 
     member: Member | None = None
@@ -109,7 +110,8 @@ class MyKeyConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         if session is not None and session.session_key and not session.exists(session.session_key):
             raise _Ended(FOREIGN)
         try:
-            member = tenancy.membership(self.scope["user"], self.scope["url_route"]["kwargs"]["slug"])
+            user = cast(User | AnonymousUser, self.scope["user"])
+            member = tenancy.membership(user, self.scope["url_route"]["kwargs"]["slug"])
         except Http404:
             raise _Ended(FOREIGN) from None
         if permissions.reach(member, Action.USE_KEYS) is Reach.NONE:
@@ -147,4 +149,4 @@ def _meter(meter: Meter) -> dict[str, Any]:
     }
 
 
-websocket_urlpatterns = [path("o/<slug:slug>/key", MyKeyConsumer.as_asgi())]
+websocket_urlpatterns = [path("o/<slug:slug>/key", MyKeyConsumer.as_asgi())]  # type: ignore[arg-type]  # an ASGI application

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TypeVar
 
 from accounts import display
 from accounts.models import Member, Organization
@@ -15,6 +15,8 @@ from quotas import admission
 from quotas.errors import Stale
 from quotas.standing import LimitState, PlanState, Usage
 from quotas.windows import ROLLING_SECONDS
+
+T = TypeVar("T")
 
 TRIES = 3
 
@@ -210,7 +212,7 @@ def who(member: Member, key_id: int | None = None) -> Who:
     return Who(key_id=key_id or -member.pk, member_id=member.pk, team_id=member.team_id, member_name=str(member))
 
 
-def _loaded(organization_id: int, read: Callable[[Snapshot], Any]) -> Any:
+def _loaded(organization_id: int, read: Callable[[Snapshot], T]) -> T:
     for attempt in range(TRIES):
         try:
             return read(snapshot.load(organization_id))

@@ -30,9 +30,7 @@ def developer() -> Member:
 
 def set_limit(member: Member, amount: str, *, window: str = "day", metric: str = "credits", scope: str = "member") -> None:
     assert member.user is not None
-    limits.set_limit(
-        member.organization, scope=scope, of=member.user.email, metric=metric, window=window, amount=amount, by=None
-    )
+    limits.set_limit(member.organization, scope=scope, of=member.user.email, metric=metric, window=window, amount=amount, by=None)
 
 
 def answer(content: bytes) -> str:
@@ -319,7 +317,9 @@ def test_the_number_of_queries_does_not_grow(developer: Member) -> None:
     key = factories.api_key(developer)
     made.used(key.row, made.CREDIT)
     client.get(made.path(developer))
-    with CaptureQueriesContext(connection, ) as few:
+    with CaptureQueriesContext(
+        connection,
+    ) as few:
         client.get(made.path(developer))
     for number in range(12):
         more = factories.api_key(developer, name=f"key {number}")

@@ -27,6 +27,7 @@ from tests.pages import made
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+
 @pytest.fixture(autouse=True)
 async def closed() -> AsyncIterator[None]:
     """Each test's loop closes what it opened."""
