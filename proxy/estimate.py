@@ -3,10 +3,9 @@
 from collections import deque
 from dataclasses import dataclass
 
+from billing import pricing
 from billing.snapshots import RateSnapshot
 from billing.tokens import TokenUsage
-
-from billing import pricing
 from proxy.dialects.responses import Inspection
 
 BYTES_PER_TOKEN = 4.0

@@ -11,12 +11,11 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
+from billing import events, pricing, tokens
 from billing.errors import ImplausibleUsage, ModelUnknown, ModelUnpriced
+from billing.events import Body, PriceLine
 from billing.snapshots import RateSnapshot
 from billing.tokens import TokenUsage
-
-from billing import events, pricing, tokens
-from billing.events import Body, PriceLine
 from config.snapshot import Snapshot
 from proxy import estimate
 from proxy.auth import Caller
