@@ -80,23 +80,23 @@ class Meter:
     def see(self, event: Event) -> None:
         """Books one event."""
         self.events += 1
-        name = event.name
-        if event.delta_bytes or name.endswith(".delta"):
+        name, _, delta_bytes, data = event
+        if delta_bytes or name.endswith(".delta"):
             self.has_output = True
             self._deltas += 1
             self._item_deltas += 1
-            self._delta_bytes += event.delta_bytes
+            self._delta_bytes += delta_bytes
             return
         if name in PREAMBLE:
-            if name == CREATED and event.data is not None:
-                self._read(event.data)
+            if name == CREATED and data is not None:
+                self._read(data)
             return
         if name in TERMINAL:
             self._end(name, event)
             return
         if name == "error":
             # Clients ignore it and fail at the stream's end (protocol note, section 4); before output it decides a failover.
-            self.failure = event.data
+            self.failure = data
             return
         self.has_output = True
         if name == ITEM_DONE:

@@ -7,8 +7,8 @@ at an empty line; lines end in LF or CRLF (a lone CR, which the standard also al
 import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,14 +29,16 @@ class Want(IntEnum):
     """Keep it and hand it out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event. `data` is None unless it was wanted whole; `delta_bytes` is the text of a delta, as JSON spells it."""
+class Event(NamedTuple):
+    """One event. `data` is None unless it was wanted whole; `delta_bytes` is the text of a delta, as JSON spells it.
+
+    A tuple because there is one for each event of each stream.
+    """
 
     name: str
     size: int
     delta_bytes: int = 0
-    data: bytes | None = field(default=None, repr=False)
+    data: bytes | None = None
 
 
 class _Typed(msgspec.Struct):
@@ -47,6 +49,9 @@ _typed = msgspec.json.Decoder(_Typed)
 # Only as the first key: further behind it may be the type of something inside.
 _TYPE = re.compile(rb'data:\s*\{\s*"type"\s*:\s*"([^"\\]{1,80})"')
 _DELTA = re.compile(rb'"delta"\s*:\s*"')
+_BACKSLASH = 0x5C
+_NAMED = b"event: response."
+_COUNT, _DELTAS, _WHOLE = Want.COUNT, Want.DELTA, Want.WHOLE
 
 
 class Scanner:
@@ -113,20 +118,22 @@ class Scanner:
     # -- an event inside one chunk
 
     def _whole(self, chunk: bytes, start: int, end: int) -> Event | None:
-        named = self._name(chunk, start, end)
+        named = self._wants.get(chunk[start + 7 : chunk.find(b"\n", start, end)]) if chunk.startswith(_NAMED, start) else None
         if named is None:
-            return None
+            named = self._name(chunk, start, end)
+            if named is None:
+                return None
         name, want = named
-        if want is Want.WHOLE:
-            return Event(name, end - start, 0, _data(chunk[start:end]))
-        if want is Want.DELTA:
+        if want is _DELTAS:
             return Event(name, end - start, _delta_length(chunk, start, end))
-        return Event(name, end - start)
+        if want is _COUNT:
+            return Event(name, end - start)
+        return Event(name, end - start, 0, _data(chunk[start:end]))
 
     def _name(self, data: bytes, start: int, end: int) -> tuple[str, Want] | None:
         """The name and what is wanted of it; None for what is no event: blank lines and comments."""
         found = None
-        if data.startswith(b"event: response.", start):
+        if data.startswith(_NAMED, start):
             stop = data.find(b"\n", start, end)
             raw = data[start + 7 : stop if stop >= 0 else end].rstrip()
         elif (found := _TYPE.match(data, start, end)) is not None:
@@ -188,7 +195,7 @@ class Scanner:
             self._parts = [self._head]
 
     def _is_named_by_head(self) -> bool:
-        return self._head.startswith(b"event: response.") or _TYPE.match(self._head) is not None
+        return self._head.startswith(_NAMED) or _TYPE.match(self._head) is not None
 
     def _finish(self) -> Event | None:
         named, size, parts = self._named, self._size, self._parts
@@ -235,17 +242,20 @@ def _data(event: bytes) -> bytes:
 
 
 def _delta_length(chunk: bytes, start: int, end: int) -> int:
-    found = _DELTA.search(chunk, start, end)
-    if found is None:
-        return 0
-    begin = at = found.end()
-    while True:
-        at = chunk.find(b'"', at, end)
-        if at < 0:
-            return end - begin
-        slashes = 0
-        while chunk[at - 1 - slashes] == 0x5C:
+    begin = chunk.find(b'"delta":"', start, end) + 9
+    if begin == 8:
+        found = _DELTA.search(chunk, start, end)
+        if found is None:
+            return 0
+        begin = found.end()
+    at = begin
+    while (at := chunk.find(b'"', at, end)) >= 0:
+        if chunk[at - 1] != _BACKSLASH:
+            return at - begin
+        slashes = 1
+        while chunk[at - 1 - slashes] == _BACKSLASH:
             slashes += 1
         if slashes % 2 == 0:
             return at - begin
         at += 1
+    return end - begin
