@@ -62,6 +62,8 @@ def route(pattern: str, application: Any) -> Any:
 
 RESPONSES = r"^(?:v1|backend-api/codex)/responses$"
 
+live_pages: Any = consumers.websocket_urlpatterns
+
 application = ProtocolTypeRouter(
     {
         "lifespan": lifespan_app,
@@ -78,7 +80,7 @@ application = ProtocolTypeRouter(
         "websocket": URLRouter(
             [
                 route(RESPONSES, decline_websocket),
-                route(r"^ws/", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(consumers.websocket_urlpatterns)))),
+                route(r"^ws/", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(live_pages)))),
                 route(r"", decline_websocket),
             ]
         ),

@@ -16,6 +16,12 @@ from tests.upstream import ScriptedUpstream
 TransactionTestCase._fixture_teardown = lambda self: None  # type: ignore[method-assign]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The flows come last: their ledger process drains every stream, also those that a test of the drain wants for itself."""
+    items.sort(key=lambda item: item.nodeid.startswith("tests/flows/"))
+
+
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """At the end nobody may be connected to the test database: snapshot threads and pools give up theirs here."""

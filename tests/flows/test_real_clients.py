@@ -12,7 +12,8 @@ from tests.flows import tenants
 from tests.flows.conftest import Stack
 from tests.flows.tenants import Tenant
 
-pytestmark = [pytest.mark.clients, pytest.mark.stack]
+# The first run installs the client.
+pytestmark = [pytest.mark.clients, pytest.mark.stack, pytest.mark.timeout(600)]
 
 # gpt-5.4 on the packaged card: 62.5 / 6.25 / 375 credits per million tokens.
 GPT_5_4 = (62_500_000, 6_250_000, 375_000_000)
