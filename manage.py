@@ -88,7 +88,7 @@ def install(folder: Path) -> None:
         command = [str(uv), "pip", "install", "--quiet", "--no-config", "--python", str(python_of(folder)), "--require-hashes"]
         if not subprocess.run([*command, "-r", str(LOCK)], cwd=folder, env=uv_environment(environ, pip), check=False).returncode:
             return
-    print("Without uv; pip alone takes about a minute ...", flush=True)
+    print("Without uv; pip alone takes half a minute ...", flush=True)
     if subprocess.run([*pip, "--no-compile", "-r", str(LOCK)], env=environ, check=False).returncode:
         raise Unusable("the packages of requirements.lock could not be installed; the lines above say why.")
 
