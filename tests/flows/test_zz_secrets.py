@@ -3,6 +3,7 @@
 Named so that pytest collects it last.
 """
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from django.db import connection
 from config import redis as weir_redis
 from tests import secrets
 from tests.flows.conftest import Stack
-from tests.flows.tenants import Tenant, body
+from tests.flows.tenants import Tenant, body, in_thread
 
 pytestmark = pytest.mark.stack
 
@@ -64,13 +65,26 @@ async def test_no_secret_of_this_run_is_anywhere_but_where_it_is_shown_once(stac
         wrong = {**tenant.headers, "authorization": tenant.headers["authorization"][:-1] + "x"}
         assert (await client.post(f"{stack.url}/v1/responses", headers=wrong, content=body())).status_code == 401
     await eventually(tenant.log)
+    await in_thread(publish_every_task)
     found = await search(stack)
     assert not found, "\n".join(found)
 
 
-async def search(stack: Stack) -> list[str]:
-    from tests.flows.tenants import in_thread
+def publish_every_task() -> None:
+    """Puts a message of each task into the broker; no worker runs here, so they stay there to be searched."""
+    for task in tasks():
+        arguments = [1 for _ in inspect.signature(task.run).parameters]
+        task.apply_async(arguments)
 
+
+def tasks() -> list[Any]:
+    from config.celery import app
+
+    app.loader.import_default_modules()
+    return [task for name, task in app.tasks.items() if name.split(".")[0] in ("accounts", "billing", "routing", "quotas")]
+
+
+async def search(stack: Stack) -> list[str]:
     made = secrets.registered()
     assert len(made) >= 4, "the factories registered nothing: the search would find nothing either"
     places: list[tuple[str, bytes]] = [
@@ -80,6 +94,7 @@ async def search(stack: Stack) -> list[str]:
         *[(f"answer to {where}", content) for where, content in secrets.answers() if not where.endswith(REVEALS)],
     ]
     assert {where.split()[0] for where, _ in places} >= {"table", "redis", "log", "answer"}
+    assert any(b"refresh_due_tokens" in content for where, content in places if where.startswith("redis")), "no Celery payload"
     needles = [(secret.kind, spelling) for secret in made for spelling in secrets.spellings(secret)]
     hits = []
     for where, content in places:
@@ -106,13 +121,7 @@ def test_the_search_finds_a_planted_secret(tmp_path: Path) -> None:
 
 def test_celery_is_given_ids_only() -> None:
     """No task takes an argument by which a secret could travel: all are called with ids or nothing."""
-    import inspect
-
-    from config.celery import app
-
-    app.loader.import_default_modules()
-    ours = {name: task for name, task in app.tasks.items() if name.split(".")[0] in ("accounts", "billing", "routing", "quotas")}
-    assert ours
-    for name, task in ours.items():
+    assert tasks()
+    for task in tasks():
         for parameter in inspect.signature(task.run).parameters.values():
-            assert parameter.annotation is int, f"{name} takes {parameter}"
+            assert parameter.annotation is int, f"{task.name} takes {parameter}"
