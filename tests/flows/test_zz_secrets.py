@@ -12,7 +12,8 @@ import pytest
 from django.db import connection
 
 from config import redis as weir_redis
-from tests import secrets
+from tests import factories, secrets
+from tests.flows import tenants
 from tests.flows.conftest import Stack
 from tests.flows.tenants import Tenant, body, in_thread
 
@@ -59,7 +60,11 @@ def logs(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 async def test_no_secret_of_this_run_is_anywhere_but_where_it_is_shown_once(stack: Stack, tenant: Tenant, eventually: Any) -> None:
+    sign_in = await in_thread(tenants.make, account="chatgpt", upstream=stack.upstream)
+    await in_thread(factories.member, sign_in.organization, password=factories.password())
     async with stack.client() as client:
+        served = await client.post(f"{stack.url}/v1/responses", headers=sign_in.headers, content=body())
+        assert served.status_code == 200
         served = await client.post(f"{stack.url}/v1/responses", headers=tenant.headers, content=body())
         assert served.status_code == 200
         wrong = {**tenant.headers, "authorization": tenant.headers["authorization"][:-1] + "x"}
@@ -86,7 +91,7 @@ def tasks() -> list[Any]:
 
 async def search(stack: Stack) -> list[str]:
     made = secrets.registered()
-    assert len(made) >= 4, "the factories registered nothing: the search would find nothing either"
+    assert len({secret.kind for secret in made}) >= 7, "the factories registered nothing: the search would find nothing either"
     places: list[tuple[str, bytes]] = [
         *await in_thread(lambda: list(database_dump())),
         *await in_thread(lambda: list(redis_dump())),
