@@ -10,7 +10,7 @@ from config.redis import RedisUnavailable, ReplyError
 from proxy import headers as wire_headers
 from proxy import metering
 from proxy.dialects import responses
-from proxy.errors import JSON_TYPE, Answer, BadAnswer, Cut, UpstreamError, UpstreamUnavailable
+from proxy.errors import JSON_TYPE, Answer, BadAnswer, Cut, HeadersLate, IdleTooLong, UpstreamError, UpstreamUnavailable
 from proxy.lifespan import Resources
 from proxy.relay import Downstream, StreamRelay
 from proxy.settlement import Attempt, EndedBy, Tab
@@ -68,6 +68,7 @@ class Sender:
         self._is_sign_in = self._account.kind == CHATGPT
         self._inspection = tab.call.inspection
         self._relay: StreamRelay | None = None
+        self._has_left_early: bool | None = None
         self._loop = asyncio.get_running_loop()
         self._observed_at = self._loop.time()
 
@@ -121,6 +122,8 @@ class Sender:
             return await self._refused(response, credential)
         if response.status >= 300:
             raise BadAnswer("a redirect")
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise BadAnswer("a coding that was not asked for")
         self._resources.spawn(self._note_windows(response.headers))
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_stream = kind == "text/event-stream" or (not kind and (self._is_sign_in or self._inspection.stream))
@@ -144,8 +147,10 @@ class Sender:
                 tab.saw_output()
             if relay.is_refused:
                 return self._refused_in_stream(response, relay)
-            if meter.is_terminal and self._downstream.has_left:
-                break
+            if meter.is_terminal:
+                self._saw_terminal()
+                if self._downstream.has_left:
+                    break
             self._observe()
         await relay.finish()
         if not meter.is_terminal:
@@ -223,11 +228,15 @@ class Sender:
         passed = wire_headers.to_client(response.raw_headers, request_id=self._tab.call.request_id)
         return Verdict(answer=Answer(response.status, passed, body))
 
+    def _saw_terminal(self) -> None:
+        """A client that leaves from now on has had all it wanted: Codex does not wait for the connection to end."""
+        if self._has_left_early is None:
+            self._has_left_early = self._downstream.has_left
+
     def _close_status(self) -> None:
         """The answer is whole. One that its client did not wait for says so, though its usage is the upstream's own."""
-        tab, meter = self._tab, self._attempt.meter
-        left_early = self._downstream.has_left
-        tab.status = "client_closed" if left_early else meter.status or "ok"
+        self._saw_terminal()
+        self._tab.status = "client_closed" if self._has_left_early else self._attempt.meter.status or "ok"
 
     async def _record_owner(self) -> None:
         """Which account holds the response, before the client hears its id. Sign-in accounts store none."""
@@ -293,7 +302,7 @@ class Sender:
         )
         if not error.written:
             return Verdict(failure=health.unreachable(written=False))
-        if not isinstance(error, Cut):
+        if isinstance(error, HeadersLate | IdleTooLong):
             attempt.ended_by = EndedBy.US
         elif self._downstream.has_left:
             attempt.ended_by = EndedBy.CLIENT

@@ -13,6 +13,7 @@ import time
 from types import ModuleType
 
 from django.conf import settings
+from django.db import Error as DatabaseTrouble
 
 from config import logging as weir_logging
 from config.errors import DomainError
@@ -83,6 +84,10 @@ class Exchange:
             if error.status >= 500:
                 logger.warning("request refused", extra={"code": error.code, "reason": error.facts.get("reason")})
             answer = errors.answer(error, now=resources.now(), request_id=self._request_id)
+        except DatabaseTrouble:
+            logger.warning("request refused: the database does not answer", exc_info=True)
+            trouble = errors.Degraded("The gateway cannot read its configuration at the moment. Try again in a few seconds.")
+            answer = errors.answer(trouble, now=resources.now(), request_id=self._request_id)
         except Exception:
             logger.exception("request failed")
             fault = errors.InternalError("The gateway failed. The request was not completed.")
@@ -111,7 +116,8 @@ class Exchange:
                 caller = await auth.identify(self._headers, now=resources.now(), redis=resources.redis, at_least=stale.version)
         else:
             raise errors.Degraded("The configuration is changing. Try again in a few seconds.")
-        return await self._carry(resources, Tab(call, admitted.hold), pool, admitted)
+        with weir_logging.context(organization_id=caller.snapshot.organization_id):
+            return await self._carry(resources, Tab(call, admitted.hold), pool, admitted)
 
     async def _admit(self, resources: Resources, caller: Caller, inspection: Inspection) -> tuple[Call, PoolSnapshot, Admission]:
         """Prices, estimates and holds; brings the pool's live state along. Raises DomainError, and then holds nothing."""
@@ -145,8 +151,8 @@ class Exchange:
                 loop = asyncio.get_running_loop()
 
                 def left() -> None:
-                    grace = settings.DISCONNECT_GRACE_SECONDS if tab.is_written else 0.0
-                    leash.reschedule(loop.time() + grace)
+                    waits = tab.is_written and not tab.is_answered
+                    leash.reschedule(loop.time() + (settings.DISCONNECT_GRACE_SECONDS if waits else 0.0))
 
                 watcher = loop.create_task(self._downstream.watch(self._receive, left))
                 live = selection.read_live(pool, admitted.replies)
@@ -154,7 +160,8 @@ class Exchange:
         except TimeoutError:
             if not leash.expired():
                 raise
-            self._end(tab, EndedBy.CLIENT, "client_closed")
+            # After the terminal event it had all it wanted: Codex does not wait for the connection to end.
+            self._end(tab, EndedBy.CLIENT, tab.attempts[-1].meter.status if tab.is_answered else "client_closed")
             raise ClientLeft from None
         except ClientLeft:
             tab.status = tab.status or "client_closed"

@@ -12,6 +12,7 @@ from django.conf import settings
 from config import redis as weir_redis
 from config import snapshot
 from config.clock import utc_now
+from config.errors import DomainError
 from config.redis import Redis
 from proxy.leases import LeaseKeeper
 from proxy.upstream import Client
@@ -47,7 +48,8 @@ class Resources:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("work beside a request failed", exc_info=error)
+            level = logging.WARNING if isinstance(error, DomainError) else logging.ERROR
+            logger.log(level, "work beside a request failed", exc_info=error)
 
     async def finish(self, seconds: float) -> None:
         if self._tasks:

@@ -148,8 +148,8 @@ class Meter:
 
 
 def _text(value: object) -> str:
-    """Names and ids are short; what is not is not one."""
-    return value if isinstance(value, str) and len(value) <= MOST_TEXT else ""
+    """Names and ids are short and printable; what is not is not one, and the log could not take it."""
+    return value if isinstance(value, str) and len(value) <= MOST_TEXT and value.isprintable() else ""
 
 
 def want(name: str) -> Want:

@@ -4,6 +4,7 @@ Owed (design section 6): the upstream's own count if it gave one; else an estima
 or was cut by the client or by us after it was written; nothing for what the upstream itself ended without output.
 """
 
+import json
 import logging
 import time
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ def about(caller: Caller, inspection: Inspection, session_key: str | None) -> by
             key_id=caller.key.key_id,
             team_id=caller.key.team_id,
             model_asked=inspection.model,
-            tier_asked=(inspection.service_tier or "")[:20],
+            tier_asked=_tier(inspection),
             session=session_key or "",
             is_estimated=True,
         )
@@ -126,6 +127,11 @@ class Tab:
     def is_written(self) -> bool:
         """Was anything handed to an upstream's socket?"""
         return any(attempt.is_written for attempt in self.attempts)
+
+    @property
+    def is_answered(self) -> bool:
+        """Has the terminal event of an answer come?"""
+        return bool(self.attempts) and self.attempts[-1].meter.is_terminal
 
     def begin(self, lease: Lease) -> Attempt:
         attempt = Attempt(number=len(self.attempts) + 1, lease=lease)
@@ -177,7 +183,7 @@ class Tab:
             account_id=last.lease.account.account_id if last is not None else None,
             response_id=meter.response_id,
             model_served=meter.model or (billed.price.model if billed is not None else ""),
-            tier_asked=(call.inspection.service_tier or "")[:20],
+            tier_asked=_tier(call.inspection),
             tier_billed=billed.tier if billed is not None else "",
             status=self.status or "failed",
             is_estimated=any(line.is_estimated for line in lines),
@@ -276,7 +282,16 @@ class Tab:
         )
 
 
+def _tier(inspection: Inspection) -> str:
+    tier = inspection.service_tier or ""
+    return tier[:20] if tier.isprintable() else ""
+
+
 def _bounded(usage: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The raw usage as the log can take it: of bounded size, and without the one character that PostgreSQL's JSON refuses."""
     if usage is None:
         return None
-    return usage if len(repr(usage)) <= MOST_RAW_USAGE_BYTES else {"dropped": "larger than the log takes"}
+    text = json.dumps(usage)
+    if len(text) > MOST_RAW_USAGE_BYTES or "\\u0000" in text:
+        return {"dropped": "not to be kept in the log"}
+    return usage

@@ -16,6 +16,7 @@ NAME = "responses"
 PATH = "/responses"
 FAST_TIERS = frozenset({"priority", "fast"})
 OPENING_BYTES = 2048
+MOST_MODEL_BYTES = 120
 
 # What lets the upstream read more than the request's own text: state and files it holds, tools that it runs itself.
 _MORE_INPUT = (
@@ -64,6 +65,9 @@ def inspect(body: bytes) -> Inspection:
     model = _typed(found, "model", str)
     if not model:
         raise ModelMissing("The request names no model.", param="model")
+    if len(model.encode()) > MOST_MODEL_BYTES or not model.isprintable():
+        # No card has such a name, and neither the log nor an orphan's record could take it.
+        raise ModelMissing("The model does not exist.", param="model")
     reasoning = found.value("reasoning") if "reasoning" in found.spans else None
     effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
     return Inspection(

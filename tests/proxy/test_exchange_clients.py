@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
 from proxy import lifespan
 from tests.flows.tenants import Tenant, body, cost, in_thread
 from tests.proxy.conftest import Gateway, check_counters, eventually, is_clean, logged
+from tests.proxy.raw_server import Peer, serve
 from tests.upstream import ScriptedUpstream
 
+SAMPLES = Path(__file__).parent / "samples"
 MakeTenant = Callable[..., Any]
 
 
@@ -52,6 +56,28 @@ async def test_an_answer_that_ends_within_the_grace_is_billed_by_its_own_count(
     [row] = await logged(one)
     assert (row.status, row.is_estimated, row.credits) == ("client_closed", False, cost(input=700, output=50))
     await check_counters(one, [row])
+
+
+async def test_a_client_that_closes_after_the_last_event_has_had_it_all(gateway: Gateway, tenant: MakeTenant) -> None:
+    """Codex ends the request on response.completed, without waiting for the connection to close."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        data = (SAMPLES / "responses_text.sse").read_bytes()
+        await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + data)
+        await peer.reader.read()
+
+    async with serve(script) as server:
+        with override_settings(UPSTREAM_OPENAI_URL=server.url):
+            one: Tenant = await tenant()
+            async with gateway.stream(one) as got:
+                seen = b""
+                async for chunk in got.aiter_raw():
+                    seen += chunk
+                    if b"event: response.completed" in seen:
+                        break
+            [row] = await logged(one)
+        assert (row.status, row.is_estimated) == ("ok", False)
 
 
 async def test_leaving_before_any_event_is_one_record_at_the_input_price(

@@ -85,6 +85,12 @@ def test_fields_of_unknown_shape_hide_nothing() -> None:
     assert (meter.response_id, meter.model, meter.usage, meter.status) == ("", "", {"input_tokens": 1}, "ok")
 
 
+def test_ids_that_the_log_cannot_take_are_no_ids() -> None:
+    created = {"type": "response.created", "response": {"id": "r" * 500, "model": "m\u0000"}}
+    meter = metered(stream(created))
+    assert (meter.response_id, meter.model) == ("", "")
+
+
 def test_a_whole_response_is_read_like_a_stream() -> None:
     meter = Meter()
     meter.see_response(b'{"id":"resp_1","status":"incomplete","model":"m","service_tier":"default","usage":{"input_tokens":3}}')

@@ -74,6 +74,12 @@ def test_a_request_without_a_model_names_the_field() -> None:
     assert (caught.value.code, caught.value.status, caught.value.facts) == ("model_not_found", 400, {"param": "model"})
 
 
+@pytest.mark.parametrize("name", ["m" * 121, "한" * 41, "m\u0000", "m\n"])
+def test_a_name_that_no_model_can_have_does_not_exist(name: str) -> None:
+    with pytest.raises(responses.ModelMissing):
+        responses.inspect(json.dumps({"model": name}).encode())
+
+
 def test_sign_in_accounts_get_a_stream_that_is_not_stored() -> None:
     """A24: the bound on the output, which that backend refuses, is taken out; all else stays as it was."""
     body = b'{ "model" : "m",\n "max_output_tokens": 1000 , "stream":false,"input":"\\u00e9 \xf0\x9f\xa6\x8a",  "x": 1.0e5 }'

@@ -292,6 +292,21 @@ def test_the_body_of_an_orphan_fits_and_names_no_prompt() -> None:
     assert b"xxx" not in body
 
 
+def test_raw_usage_that_the_log_cannot_take_is_not_kept() -> None:
+    for odd in ({"x": "\u0000"}, {"x": "y" * 5000}):
+        made, attempt = tab()
+        attempt.meter.status = made.status = "ok"
+        attempt.meter.usage = {"input_tokens": 10, "output_tokens": 1, **odd}
+        amount, body = owed(made)
+        assert (amount.credits, body.raw_usage) == (900, {"dropped": "not to be kept in the log"})
+
+
+def test_the_largest_orphan_fits() -> None:
+    made, _ = tab()
+    inspection = responses.inspect(json.dumps({"model": '"' * 120, "service_tier": '"' * 500}).encode())
+    assert len(about(made.call.caller, inspection, "a" * 32)) <= 512
+
+
 def test_nothing_is_learned_from_a_few_and_nothing_absurd_from_many() -> None:
     learned = Learned()
     for _ in range(Learned.ENOUGH_INPUTS - 1):
