@@ -300,7 +300,7 @@ def test_up_uses_the_services_it_is_given_and_invites_the_first_owner(
             row = connection.execute("SELECT count(*) FROM accounts_organization").fetchone()
         assert row == (0,)
         with redis.Redis.from_url(valkey.url) as client:
-            assert client.exists("config:beat") == 1
+            stack.wait_until(lambda: client.exists("config:beat") == 1)
 
         # Ctrl-C in a terminal reaches the launcher's whole group.
         everything = stack.everything()
