@@ -1,11 +1,12 @@
 """`manage.py test`: the whole of the README's test command, or pytest with the arguments given."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 
-from config.launch import folders
+from config.launch import embedded, folders
 
 BEFORE = (
     ("ruff check", ["ruff", "check", "."]),
@@ -20,7 +21,9 @@ AFTER = (("types", ["mypy"]),)
 def run(title: str, command: list[str], environ: dict[str, str]) -> int:
     print(f"\n== {title}", flush=True)
     started = time.monotonic()
-    code = subprocess.run(command, cwd=folders.PROJECT, env=environ, check=False).returncode
+    # Ends with this process, so that a run that is cut does not go on unseen.
+    ends_along = embedded.dies_with_parent(signal.SIGTERM)
+    code = subprocess.run(command, cwd=folders.PROJECT, env=environ, check=False, preexec_fn=ends_along).returncode
     print(f"== {title}: {'ok' if code == 0 else f'failed ({code})'} in {time.monotonic() - started:.1f} s", flush=True)
     return code
 
@@ -33,21 +36,29 @@ def module(arguments: list[str]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """With arguments, only pytest. The exit code is that of the first part that failed."""
-    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "config.settings.test", "PYTHONPATH": str(folders.PROJECT)}
-    if arguments:
-        return run("pytest", [sys.executable, "-m", "pytest", *arguments], environ)
+    # What was started is stopped and removed then, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "config.settings.test", "PYTHONPATH": str(folders.PROJECT)}
+    try:
+        if arguments:
+            return run("pytest", [sys.executable, "-m", "pytest", *arguments], dict(os.environ))
+        return everything()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def everything() -> int:
     # The services start once for all parts.
-    os.environ.update(environ)
     from tests import plugin
 
-    environ = {**os.environ}
+    environ = dict(os.environ)
     try:
         for title, command in BEFORE:
             if code := run(title, module(command), environ):
                 return code
         code = run("pytest", [sys.executable, "-m", "pytest"], environ)
         for title, command in AFTER:
-            code = run(title, module(command), environ) or code
+            code = code or run(title, module(command), environ)
         return code
     finally:
         plugin.stop()
