@@ -32,6 +32,8 @@ RENEW_AFTER_SECONDS = 0.05
 """A request that runs longer than this is told to the engine at once: killed now, it costs its input. Most fast ones end before."""
 # The client may see these as the upstream said them; all others are about our accounts, not about its request.
 CLIENTS_OWN = frozenset({Kind.REQUEST, Kind.CONTEXT, Kind.ANCHOR, Kind.UPSTREAM_ERROR})
+WINDOW_HEADER = "x-codex-primary-used-percent"
+"""The only window of an account comes in the first slot too."""
 ABOUT_ACCOUNTS = frozenset({401, 402, 403, 407, 429})
 
 
@@ -124,7 +126,8 @@ class Sender:
             raise BadAnswer("a redirect")
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise BadAnswer("a coding that was not asked for")
-        self._resources.spawn(self._note_windows(response.headers))
+        if WINDOW_HEADER in response.headers:
+            self._resources.spawn(self._note_windows(response.headers))
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_stream = kind == "text/event-stream" or (not kind and (self._is_sign_in or self._inspection.stream))
         if not is_stream:

@@ -1,6 +1,7 @@
 """What a web process opens at its start and closes at its end: clients, renewals, the ear for changes."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -56,6 +57,8 @@ class Resources:
             await asyncio.wait(self._tasks, timeout=seconds)
 
 
+GC_THRESHOLDS = (10_000, 10, 10)
+
 _resources: Resources | None = None
 _listener: asyncio.Task[None] | None = None
 
@@ -81,10 +84,22 @@ async def startup() -> None:
         renewer=admission.renewer(redis),
         leases=LeaseKeeper(redis, every_seconds=settings.HOLD_RENEW_SECONDS),
     )
+    _spare_the_collector()
     made.renewer.start()
     made.leases.start()
     _listener = asyncio.get_running_loop().create_task(snapshot.cache().listen())
     _resources = made
+
+
+def _spare_the_collector() -> None:
+    """Full collections would walk all of Django again and again; what is loaded by now stays until the end anyway.
+
+    Measured: a sixth of the CPU of a short request.
+    """
+    if gc.get_freeze_count() == 0:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
 
 
 async def shutdown() -> None:
