@@ -26,6 +26,7 @@ MARKER = "weir:tests"
 _servers: list[embedded.Server] = []
 _folder: Path | None = None
 _given_redis: str | None = None
+_may_empty = False
 
 
 def start() -> None:
@@ -89,6 +90,7 @@ def _given() -> Iterator[Any]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tests empty the Redis they use. One that was given must be empty, or known from an earlier run of the tests."""
+    global _may_empty
     if _given_redis is None:
         return
     if getattr(config.option, "numprocesses", None):
@@ -97,10 +99,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if client.dbsize() and not client.exists(MARKER):
             raise pytest.UsageError("REDIS_URL names a server that holds keys. Tests empty theirs: name an empty one, or none.")
         client.set(MARKER, 1)
+    _may_empty = True
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if _given_redis is not None:
+    if _may_empty:
+        # A test may have emptied it.
         with _given() as client:
             client.set(MARKER, 1)
     stop()
