@@ -32,7 +32,7 @@ def _source(name: str) -> str:
     source = "".join([*parts, text])
     key = getattr(settings, "QUOTAS_CLOCK_OFFSET_KEY", None)
     if key:
-        source = source.replace("--@offset", f"now = now + tonumber(redis.call('GET', '{key}') or 0)")
+        source = source.replace("--@offset", f"now = now + tonumber(call('GET', '{key}') or 0)")
     return source
 
 

@@ -10,7 +10,7 @@ if not (need_c >= 0 and hold_c >= 0 and need_t >= 0 and hold_t >= 0 and seen_c >
 end
 if id == '' or #about > 512 then return redis.error_reply('ERR admit: no id, or about is longer than 512 bytes') end
 
-local view = {cmsgpack.unpack(ARGV[11])}
+local view = {values(ARGV[11])}
 local version, day, from, till, period, source, start, quota, allowed, cap, count = unpack(view, 1, 11)
 local fields = {'$', 'f:' .. source, 'h:' .. id}
 local at = 12
@@ -19,17 +19,17 @@ for i = 1, count do
   at = at + 3 + view[at + 2]
   at = at + 1 + 3 * view[at]
 end
-local got = redis.call('HMGET', KEYS[1], unpack(fields))
+local got = call('HMGET', KEYS[1], unpack(fields))
 
 if not got[1] then return {'COLD', now} end
-if got[3] then return {'DUP', now, got[3], (cmsgpack.unpack(got[3]))} end
-local epoch, newest_version, mark, spent, reserved, granted, grants = cmsgpack.unpack(got[1])
+if got[3] then return {'DUP', now, got[3], (values(got[3]))} end
+local epoch, newest_version, mark, spent, reserved, granted, grants = values(got[1])
 if version < newest_version then return {'STALE', now, newest_version} end
 local puts, moved = {}, {}
 local raised = version > newest_version
 if raised then
   -- Also a refusal must say so: the caller has just proved that older versions are old.
-  moved[1], moved[2] = '$', cmsgpack.pack(epoch, version, mark, spent, reserved, granted, grants)
+  moved[1], moved[2] = '$', pack(epoch, version, mark, spent, reserved, granted, grants)
 end
 local s = floor(now / 1000)
 if got[4] then
@@ -37,7 +37,7 @@ if got[4] then
   if newest > s then s = newest end
 end
 if s < from or s >= till then
-  if raised then redis.call('HSET', KEYS[1], unpack(moved)) end
+  if raised then call('HSET', KEYS[1], unpack(moved)) end
   return {'ROLL', now, s}
 end
 
@@ -49,21 +49,22 @@ for i = 1, count do
   local name, signature, codes, raw = view[at], view[at + 1], view[at + 2], got[3 + i]
   local live, newest, bucket, today, c, t, n, held_c, held_t, rate, rated, older, slots, code, windows, signed
   if raw then
-    live, newest, bucket, today, c, t, n, held_c, held_t, rate, rated, older, slots, code, windows, signed = cmsgpack.unpack(raw)
+    live, newest, bucket, today, c, t, n, held_c, held_t, rate, rated, older, slots, code, windows, signed = values(raw)
   else
     -- A missing record means zero: it begins with the view's windows, all empty.
     local w = {0, 0, 0}
     for j = 1, codes do w[4 * j], w[4 * j + 1], w[4 * j + 2], w[4 * j + 3] = view[at + 2 + j], 0, 0, 0 end
     live, newest, bucket, today, c, t, n, held_c, held_t = 0, s, fine, day, 0, 0, 0, 0, 0
-    rate, rated, older, slots, code, windows, signed = slot, 0, 0, '0 0 0 0 0 0', period, cmsgpack.pack(unpack(w)), signature
+    rate, rated, older, slots, code, windows, signed = slot, 0, 0, '0 0 0 0 0 0', period, pack(unpack(w)), signature
   end
   if bucket ~= fine or today ~= day or code ~= period or signed ~= signature or rate ~= slot then
+    make_records()
     local r = {live, newest, bucket, today, c, t, n, held_c, held_t, rate, rated, older, slots, code, windows, signed}
     shift(r, slot)
     if bucket ~= fine or today ~= day or code ~= period or signed ~= signature then
       roll(name, r, fine, day, period, {unpack(view, at + 3, at + 2 + codes)}, signature)
       r[2] = s
-      moved[#moved + 1], moved[#moved + 2] = name, cmsgpack.pack(unpack(r))
+      moved[#moved + 1], moved[#moved + 2] = name, pack(unpack(r))
     end
     live, newest, bucket, today, c, t, n, held_c, held_t, rate, rated, older, slots, code, windows, signed = unpack(r)
   end
@@ -78,10 +79,11 @@ for i = 1, count do
       if metric == 1 then need, used, held = need_c, c, held_c elseif metric == 2 then need, used, held = need_t, t, held_t end
       -- What needs nothing passes, also where nothing is left.
       if need > 0 then
-        if not w then w = {cmsgpack.unpack(windows)} end
+        if not w then w = {values(windows)} end
         used = used + w[4 * position + metric]
         if used + need > value then
           local asked = position == 0 and period or view[at + 2 + position]
+          make_records()
           local r = {0, 0, fine, 0, c, t, n}
           refusal = {'NO', now, name, metric, asked, value, used, held, free_at(name, r, asked, metric, used, need, value)}
           break
@@ -89,6 +91,7 @@ for i = 1, count do
       end
     elseif metric == 4 then
       if rated + older + 1 > value then
+        make_records()
         local r = {0, 0, 0, 0, 0, 0, 0, 0, 0, rate, rated, older, slots}
         refusal = {'NO', now, name, 4, 0, value, rated + older, 0, rate_free_at(r, value)}
         break
@@ -100,7 +103,7 @@ for i = 1, count do
   end
   if refusal then break end
   puts[2 * i - 1] = name
-  puts[2 * i] = cmsgpack.pack(live + 1, s, fine, day, c + counted_c, t + counted_t, n + 1, held_c + counted_c,
+  puts[2 * i] = pack(live + 1, s, fine, day, c + counted_c, t + counted_t, n + 1, held_c + counted_c,
     held_t + counted_t, slot, rated + 1, older, slots, period, windows, signature)
   at = p
 end
@@ -108,14 +111,14 @@ end
 local began, _q, _a, _k, used, held, own, purchased, overage, overdraft, past
 if not refusal then
   if got[2] then
-    began, _q, _a, _k, used, held, own, purchased, overage, overdraft = cmsgpack.unpack(got[2])
+    began, _q, _a, _k, used, held, own, purchased, overage, overdraft = values(got[2])
   end
   if began ~= start then
     if began then
       past = got[2]
-      local gone = redis.call('HGET', KEYS[1], 'p:' .. source)
+      local gone = call('HGET', KEYS[1], 'p:' .. source)
       -- What it reserved goes with it.
-      if gone then reserved = reserved - select(7, cmsgpack.unpack(gone)) end
+      if gone then reserved = reserved - select(7, values(gone)) end
     end
     used, held, own, purchased, overage, overdraft = 0, 0, 0, 0, 0, 0
   end
@@ -134,23 +137,26 @@ if not refusal then
 end
 
 if refusal then
-  if #moved > 0 then write(moved) end
+  if #moved > 0 then
+    make_records()
+    write(moved)
+  end
   return refusal
 end
-local ticket = cmsgpack.pack('L', s, fine, day, period, source, start, hold_c, hold_t, counted_c, counted_t, seen_c, seen_t,
+local ticket = pack('L', s, fine, day, period, source, start, hold_c, hold_t, counted_c, counted_t, seen_c, seen_t,
   about, 0, 0, 0, 0, now, unpack(fields, 4, 3 + count))
 local e = #puts
 puts[e + 1], puts[e + 2] = 'h:' .. id, ticket
 puts[e + 3] = 'f:' .. source
-puts[e + 4] = cmsgpack.pack(start, quota, allowed, cap, used, held, own, purchased, overage, overdraft)
+puts[e + 4] = pack(start, quota, allowed, cap, used, held, own, purchased, overage, overdraft)
 e = e + 4
 if past then
   puts[e + 1], puts[e + 2] = 'p:' .. source, past
   e = e + 2
 end
-local meta = cmsgpack.pack(epoch, version, mark, spent, reserved, granted, grants)
+local meta = pack(epoch, version, mark, spent, reserved, granted, grants)
 if meta ~= got[1] then puts[e + 1], puts[e + 2] = '$', meta end
-write(puts)
-redis.call('ZADD', KEYS[2], now + lease, id)
-if none_live then redis.call('SADD', KEYS[6], string.match(KEYS[1], ':(%d+):q$')) end
+if cells then write(puts) else call('HSET', KEYS[1], unpack(puts)) end
+call('ZADD', KEYS[2], now + lease, id)
+if none_live then call('SADD', KEYS[6], string.match(KEYS[1], ':(%d+):q$')) end
 return {'OK', now, ticket, epoch}

@@ -1,8 +1,9 @@
 -- Part of every script: the time. ARGV[1] is '' (the server's clock) or milliseconds, in tests only.
+local call, pack, values = redis.call, cmsgpack.pack, cmsgpack.unpack
 local floor, max, min = math.floor, math.max, math.min
 local now
 if ARGV[1] == '' then
-  local time = redis.call('TIME')
+  local time = call('TIME')
   now = time[1] * 1000 + floor(time[2] / 1000)
   --@offset
 else

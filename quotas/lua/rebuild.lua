@@ -3,47 +3,48 @@
 -- that ended lately. KEYS[4] holds the new counters, complete but for live holds.
 -- OK | RETRY last id | LOST
 local expected, folded, keeps = ARGV[2], ARGV[3], ARGV[4] == '1'
-local old = redis.call('HGET', KEYS[1], '$')
-local epoch = old and string.format('%d', (cmsgpack.unpack(old))) or ''
+local old = call('HGET', KEYS[1], '$')
+local epoch = old and string.format('%d', (values(old))) or ''
 if epoch ~= expected then return {'LOST', now} end
 local last = '0-0'
-if redis.call('EXISTS', KEYS[3]) == 1 then
-  local info = redis.call('XINFO', 'STREAM', KEYS[3])
+if call('EXISTS', KEYS[3]) == 1 then
+  local info = call('XINFO', 'STREAM', KEYS[3])
   for i = 1, #info, 2 do
     if info[i] == 'last-generated-id' then last = info[i + 1] end
   end
 end
 if last ~= folded then return {'RETRY', now, last} end
-local fresh = redis.call('HGET', KEYS[4], '$')
+local fresh = call('HGET', KEYS[4], '$')
 if not fresh then return redis.error_reply('ERR rebuild: nothing is staged') end
 
 local holds = {}
 if keeps then
-  local ids = redis.call('ZRANGE', KEYS[2], 0, -1)
+  local ids = call('ZRANGE', KEYS[2], 0, -1)
   for i = 1, #ids do
-    local raw = redis.call('HGET', KEYS[1], 'h:' .. ids[i])
+    local raw = call('HGET', KEYS[1], 'h:' .. ids[i])
     if raw then holds[#holds + 1] = {ids[i], raw} end
   end
 else
-  redis.call('DEL', KEYS[2])
+  call('DEL', KEYS[2])
 end
-redis.call('RENAME', KEYS[4], KEYS[1])
+call('RENAME', KEYS[4], KEYS[1])
+make_holds()
 keep(fresh)
 meta[3] = now
 for i = 1, #holds do
   local id, raw = holds[i][1], holds[i][2]
-  if redis.call('HEXISTS', KEYS[1], 'h:' .. id) == 0 then
-    local h = {cmsgpack.unpack(raw)}
+  if call('HEXISTS', KEYS[1], 'h:' .. id) == 0 then
+    local h = {values(raw)}
     if h[1] == 'L' then
-      load(h, redis.call('HMGET', KEYS[1], unpack(places(h, {}))), 1)
+      load(h, call('HMGET', KEYS[1], unpack(places(h, {}))), 1)
       count(h)
       save(id, h)
     else
-      redis.call('HSET', KEYS[1], 'h:' .. id, raw)
+      call('HSET', KEYS[1], 'h:' .. id, raw)
     end
   end
 end
-redis.call('HSET', KEYS[1], '$', cmsgpack.pack(unpack(meta)))
-for i = 5, #ARGV - 1, 2 do redis.call('ZADD', KEYS[2], 'NX', ARGV[i + 1], ARGV[i]) end
-if redis.call('ZCARD', KEYS[2]) > 0 then redis.call('SADD', KEYS[6], (string.match(KEYS[1], ':(%d+):q$'))) end
+call('HSET', KEYS[1], '$', pack(unpack(meta)))
+for i = 5, #ARGV - 1, 2 do call('ZADD', KEYS[2], 'NX', ARGV[i + 1], ARGV[i]) end
+if call('ZCARD', KEYS[2]) > 0 then call('SADD', KEYS[6], (string.match(KEYS[1], ':(%d+):q$'))) end
 return {'OK', now}

@@ -12,12 +12,21 @@ end
 if state == 'R' then c, t = 0, 0 end
 local h = {}
 if ARGV[7] ~= '' then
-  h = {cmsgpack.unpack(ARGV[7])}
+  h = {values(ARGV[7])}
   if #h < 20 then return redis.error_reply('ERR settle: not a ticket') end
 end
+-- What `places` names, without making it yet.
 local fields = {'$', 'h:' .. id}
-if h[1] then places(h, fields) end
-local got = redis.call('HMGET', KEYS[1], unpack(fields))
+if h[1] then
+  fields[3], fields[4] = 'f:' .. h[6], 'p:' .. h[6]
+  for i = 20, #h do fields[i - 15] = h[i] end
+end
+local got = call('HMGET', KEYS[1], unpack(fields))
+local found = got[1] and got[2] and {values(got[2])}
+if found and (found[1] == 'S' or found[1] == 'R') then
+  return {'DUP', now, found[1], found[10], found[15], found[16], found[17], found[18]}
+end
+make_holds()
 
 local function logged()
   if state == 'R' then return {'GONE', now} end
@@ -29,23 +38,19 @@ end
 
 if not got[1] then return logged() end
 keep(got[1])
-if got[2] then
-  local found = {cmsgpack.unpack(got[2])}
-  if found[1] == 'S' or found[1] == 'R' then
-    return {'DUP', now, found[1], found[10], found[15], found[16], found[17], found[18]}
-  end
+if found then
   local same = #found == #h and found[6] == h[6]
   for i = 20, #found do same = same and found[i] == h[i] end
   h = found
   if same then
     load(h, got, 3)
   else
-    load(h, redis.call('HMGET', KEYS[1], unpack(places(h, {}))), 1)
+    load(h, call('HMGET', KEYS[1], unpack(places(h, {}))), 1)
   end
   if h[1] == 'L' then
     finish(h, state, c, t, quota, allowed, cap)
     save(id, h)
-    redis.call('ZADD', KEYS[2], h[19] + KEEP, id)
+    call('ZADD', KEYS[2], h[19] + KEEP, id)
     if state == 'S' then emit(id, 0, 'S', h, c, t, 1, h[15], h[16], h[17], h[18], h[19], 'OK', body) end
     return {'OK', now, h[15], h[16], h[17], h[18]}
   end
@@ -61,7 +66,7 @@ if got[2] then
   refit(e)
   h[1], h[10], h[11], h[19] = 'S', c, t, max(now, h[19])
   save(id, h)
-  redis.call('ZADD', KEYS[2], h[19] + KEEP, id)
+  call('ZADD', KEYS[2], h[19] + KEEP, id)
   emit(id, 1, 'S', h, c - was_c, t - was_t, n, h[15] - plan, h[16] - purchased, h[17] - overage, h[18] - overdraft, h[19],
     'AMENDED', body)
   return {'AMENDED', now, h[15], h[16], h[17], h[18]}
@@ -75,8 +80,8 @@ if state == 'R' then
   local stone = {'R', s, floor(s / 300), 0, 0, '', 0, 0, 0, 0, 0, 0, 0, '', 0, 0, 0, 0, max(now, h[19] or 0)}
   records = {}
   save(id, stone)
-  redis.call('ZADD', KEYS[2], stone[19] + KEEP, id)
-  redis.call('SADD', KEYS[6], (string.match(KEYS[1], ':(%d+):q$')))
+  call('ZADD', KEYS[2], stone[19] + KEEP, id)
+  call('SADD', KEYS[6], (string.match(KEYS[1], ':(%d+):q$')))
   return {'LATE', now, 0, 0, 0, 0}
 end
 if not h[1] then return redis.error_reply('ERR settle: an unknown hold needs its ticket') end
@@ -88,7 +93,7 @@ h[15], h[16], h[17], h[18] = split(e, c)
 refit(e)
 h[1], h[10], h[11], h[14], h[19] = 'S', c, t, '', max(now, h[19])
 save(id, h)
-redis.call('ZADD', KEYS[2], h[19] + KEEP, id)
-redis.call('SADD', KEYS[6], (string.match(KEYS[1], ':(%d+):q$')))
+call('ZADD', KEYS[2], h[19] + KEEP, id)
+call('SADD', KEYS[6], (string.match(KEYS[1], ':(%d+):q$')))
 emit(id, 0, 'S', h, c, t, 1, h[15], h[16], h[17], h[18], h[19], 'LATE', body)
 return {'LATE', now, h[15], h[16], h[17], h[18]}
