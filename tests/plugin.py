@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,9 @@ def _given() -> Iterator[Any]:
 def pytest_configure(config: pytest.Config) -> None:
     """Tests empty the Redis they use. One that was given must be empty, or known from an earlier run of the tests."""
     global _may_empty
+    if not hasattr(config, "workerinput"):
+        # As Ctrl-C does: the services are stopped and their folder is removed.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if _given_redis is None:
         return
     if getattr(config.option, "numprocesses", None):

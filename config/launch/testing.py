@@ -23,7 +23,13 @@ def run(title: str, command: list[str], environ: dict[str, str]) -> int:
     started = time.monotonic()
     # Ends with this process, so that a run that is cut does not go on unseen.
     ends_along = embedded.dies_with_parent(signal.SIGTERM)
-    code = subprocess.run(command, cwd=folders.PROJECT, env=environ, check=False, preexec_fn=ends_along).returncode
+    with subprocess.Popen(command, cwd=folders.PROJECT, env=environ, preexec_fn=ends_along) as process:
+        try:
+            code = process.wait()
+        except SystemExit:
+            process.terminate()
+            process.wait()
+            raise
     print(f"== {title}: {'ok' if code == 0 else f'failed ({code})'} in {time.monotonic() - started:.1f} s", flush=True)
     return code
 
