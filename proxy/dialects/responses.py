@@ -29,6 +29,12 @@ class ModelMissing(ProxyError):
     code = "model_not_found"
 
 
+class NotServed(ProxyError):
+    """The protocol has it, this gateway does not."""
+
+    code = "unsupported_parameter"
+
+
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """What is read of a request. `max_output_tokens` and the like are None when absent."""
@@ -68,20 +74,31 @@ def inspect(body: bytes) -> Inspection:
     if len(model.encode()) > MOST_MODEL_BYTES or not model.isprintable():
         # No card has such a name, and neither the log nor an orphan's record could take it.
         raise ModelMissing("The model does not exist.", param="model")
-    reasoning = found.value("reasoning") if "reasoning" in found.spans else None
-    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
+    if _typed(found, "background", bool):
+        # It would run on after its stream, where nobody meters it.
+        raise NotServed("Background responses are not served here.", param="background")
+    effort = _effort(found)
     return Inspection(
         fields=found,
         model=model,
         stream=_typed(found, "stream", bool) or False,
         store=_typed(found, "store", bool),
         service_tier=_typed(found, "service_tier", str),
-        reasoning_effort=effort if isinstance(effort, str) else None,
+        reasoning_effort=effort,
         prompt_cache_key=_typed(found, "prompt_cache_key", str),
         previous_response_id=_typed(found, "previous_response_id", str),
         max_output_tokens=_typed(found, "max_output_tokens", int),
         opening=_opening(found),
     )
+
+
+def _effort(found: Fields) -> str | None:
+    """`reasoning.effort`, which is as little to be there twice as a field of the body: a key may be denied it."""
+    raw = found.raw("reasoning")
+    if raw is None or not raw.startswith(b"{"):
+        return None
+    effort = fields.scan(raw).value("effort")
+    return effort if isinstance(effort, str) else None
 
 
 def _typed(found: Fields, name: str, kind: type[T]) -> T | None:

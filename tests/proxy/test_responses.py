@@ -1,6 +1,7 @@
 """Reading and editing request bodies, folding events."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,9 @@ def test_what_is_absent_or_null_is_none() -> None:
         b'{"model":"m","model":"m"}',
         b'{"model":"m","x":{"a":1},"x":{"a":1}}',
         b'{"model":"m","input":"\xff\xfe"}',
+        b'{"model":"m","reasoning":{"effort":"low","effort":"high"}}',
+        b'{"model":"m","reasoning":{"effort":"low","\\u0065ffort":"high"}}',
+        b'{"model":"m","' + b"x" * 1001 + b'":1}',
         b'{"model":"m","stream":"yes"}',
         b'{"model":"m","max_output_tokens":1.5}',
         b'{"model":["m"]}',
@@ -66,6 +70,24 @@ def test_what_is_absent_or_null_is_none() -> None:
 def test_what_is_not_a_request_is_invalid_json(body: bytes) -> None:
     with pytest.raises(InvalidJson):
         responses.inspect(body)
+
+
+def test_a_body_of_a_million_fields_is_refused_before_they_are_walked() -> None:
+    """Walking them took 14 s, in which no stream of the process moved and its holds ran out."""
+    many = b'{"model":"m"' + b"".join(b',"%d":0' % number for number in range(300_000)) + b"}"
+    began = time.perf_counter()
+    with pytest.raises(InvalidJson, match="too many fields"):
+        responses.inspect(many)
+    assert time.perf_counter() - began < 1.5
+    just = b'{"model":"m"' + b"".join(b',"%d":0' % number for number in range(999)) + b"}"
+    assert responses.inspect(just).model == "m"
+
+
+def test_a_background_response_is_refused_because_nobody_would_meter_it() -> None:
+    with pytest.raises(responses.NotServed) as refused:
+        responses.inspect(b'{"model":"m","background":true,"stream":true}')
+    assert (refused.value.status, refused.value.code, refused.value.facts) == (400, "unsupported_parameter", {"param": "background"})
+    assert responses.inspect(b'{"model":"m","background":false}').model == "m"
 
 
 def test_a_request_without_a_model_names_the_field() -> None:
