@@ -86,7 +86,11 @@ def test_a_body_of_a_million_fields_is_refused_before_they_are_walked() -> None:
 def test_a_background_response_is_refused_because_nobody_would_meter_it() -> None:
     with pytest.raises(responses.NotServed) as refused:
         responses.inspect(b'{"model":"m","background":true,"stream":true}')
-    assert (refused.value.status, refused.value.code, refused.value.facts) == (400, "unsupported_parameter", {"param": "background"})
+    assert (refused.value.status, refused.value.code, refused.value.facts) == (
+        400,
+        "unsupported_parameter",
+        {"param": "background"},
+    )
     assert responses.inspect(b'{"model":"m","background":false}').model == "m"
 
 
