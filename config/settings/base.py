@@ -103,6 +103,8 @@ _database: dict[str, Any] = dict(django_environ.Env.db_url_config(ENV.DATABASE_U
 _database["ENGINE"] = "django.db.backends.postgresql"
 _database.setdefault("OPTIONS", {})["pool"] = {"min_size": 0, "max_size": 10, "timeout": 10}
 _database["CONN_MAX_AGE"] = 0
+# A pooled connection that PostgreSQL has closed is replaced instead of failing one request.
+_database["CONN_HEALTH_CHECKS"] = True
 DATABASES: dict[str, dict[str, Any]] = {"default": _database}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
