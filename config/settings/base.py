@@ -220,5 +220,10 @@ REST_FRAMEWORK = {
 LOGGING_CONFIG = "config.logging.configure"
 LOGGING: dict[str, Any] = {"level": "INFO"}
 
-UNFOLD = {"SITE_TITLE": "Weir", "SITE_HEADER": "Weir operators", "SITE_URL": "/"}
+UNFOLD = {
+    "SITE_TITLE": "Weir",
+    "SITE_HEADER": "Weir operators",
+    "SITE_URL": "/",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": f"{STATIC_URL}img/icon.svg"}],
+}
 SILENCED_SYSTEM_CHECKS: list[str] = []
