@@ -154,7 +154,7 @@ def classify(status: int, headers: Mapping[str, str], body: bytes, *, now: float
         cooldown = UNKNOWN_RESET_COOLDOWN_SECONDS if resets_at is None else None
     elif row.is_waiting_told:
         told = _wait(error, headers, now)
-        if told is not None:
+        if told is not None and told <= HORIZON_SECONDS:
             cooldown = min(told, LONGEST_COOLDOWN_SECONDS)
     return Failure(
         kind=row.kind,
@@ -180,7 +180,7 @@ def _error(body: bytes) -> dict[str, Any]:
     """The error object in any of the shapes that upstreams use; {} if the body is none of them."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(value, dict):
         return {}
@@ -199,7 +199,7 @@ def valid_reset(value: object, now: float) -> int | None:
     """A reset time as unix seconds, or None for what cannot be one: milliseconds, the year 2099, the past, no number."""
     try:
         seconds = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     if not math.isfinite(seconds) or not now < seconds <= now + HORIZON_SECONDS:
         return None
@@ -213,7 +213,7 @@ def _resets_at(error: Mapping[str, Any], headers: Mapping[str, str], now: float)
     if "resets_in_seconds" in error:
         try:
             return valid_reset(now + float(error["resets_in_seconds"]), now)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
     full = []
     for slot in ("primary", "secondary"):
@@ -266,5 +266,5 @@ def _number(text: str | None) -> float | None:
 def _until(text: str, now: float) -> float | None:
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, OSError):
         return None

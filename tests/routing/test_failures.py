@@ -152,3 +152,23 @@ def test_slow_down_waits_as_long_as_told() -> None:
 def test_what_was_written_and_not_answered_is_never_sent_again() -> None:
     assert not failures.unreachable(written=True).movable
     assert failures.unreachable(written=False).movable
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "kind", "cooldown"),
+    [
+        (400, {}, b'{"error":' * 50_000, Kind.REQUEST, None),
+        (429, {}, b'{"error":{"type":"usage_limit_reached","resets_at":' + b"9" * 400 + b"}}", Kind.USAGE_LIMIT, 60.0),
+        (429, {}, b'{"error":{"type":"usage_limit_reached","resets_in_seconds":' + b"9" * 400 + b"}}", Kind.USAGE_LIMIT, 60.0),
+        (429, {"retry-after": "Mon, 01 Jan 0001 00:00:00 -0000"}, b"", Kind.RATE, 0.0),
+        (429, {"retry-after": "Mon, 01 Jan 9999 00:00:00 GMT"}, b"", Kind.RATE, 2.0),
+        (429, {"retry-after": "9" * 400}, b"", Kind.RATE, 2.0),
+        (429, {}, b'{"error":{"message":"try again in ' + b"9" * 400 + b'h"}}', Kind.RATE, 2.0),
+    ],
+)
+def test_numbers_and_depths_that_cannot_be_are_no_fault_of_ours(
+    status: int, headers: dict[str, str], body: bytes, kind: Kind, cooldown: float | None
+) -> None:
+    """N13: a time that cannot be is no time, however it is spelt."""
+    failure = failures.classify(status, headers, body, now=1_800_000_000.0)
+    assert (failure.kind, failure.cooldown_seconds, failure.resets_at) == (kind, cooldown, None)
