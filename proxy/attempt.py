@@ -72,6 +72,7 @@ class Sender:
         self._relay: StreamRelay | None = None
         self._has_left_early: bool | None = None
         self._loop = asyncio.get_running_loop()
+        self._tail_until: float | None = None
         self._observed_at = self._loop.time()
 
     async def run(self) -> Verdict:
@@ -125,6 +126,8 @@ class Sender:
         if response.status >= 300:
             raise BadAnswer("a redirect")
         if response.headers.get("content-encoding", "identity").lower() != "identity":
+            # It may be a good answer, and is not free because we cannot read it.
+            self._attempt.ended_by = EndedBy.US
             raise BadAnswer("a coding that was not asked for")
         if WINDOW_HEADER in response.headers:
             self._resources.spawn(self._note_windows(response.headers))
@@ -142,7 +145,9 @@ class Sender:
     async def _stream(self, response: Response) -> Verdict:
         """Events to the client as they come."""
         tab, meter = self._tab, self._attempt.meter
-        head = (response.status, wire_headers.to_client(response.raw_headers, request_id=tab.call.request_id))
+        passed = wire_headers.to_client(response.raw_headers, request_id=tab.call.request_id)
+        # A stream that we must end ourselves has another length.
+        head = (response.status, [pair for pair in passed if pair[0] != b"content-length"])
         relay = self._relay = StreamRelay(self._downstream, meter, head, before_open=self._record_owner)
         while (chunk := await self._next(response, relay)) is not None:
             await relay.feed(chunk)
@@ -165,7 +170,12 @@ class Sender:
         """The next chunk; None at the end, or when nothing follows the terminal event."""
         while True:
             is_terminal = self._attempt.meter.is_terminal
-            patience = TAIL_SECONDS if is_terminal else relay.patience(self._loop.time())
+            if is_terminal and self._tail_until is None:
+                self._tail_until = self._loop.time() + TAIL_SECONDS
+            if self._tail_until is not None and self._loop.time() >= self._tail_until:
+                # Whatever still drips in: the answer is whole.
+                return None
+            patience = self._tail_until - self._loop.time() if self._tail_until else relay.patience(self._loop.time())
             if patience is None:
                 return await response.next_chunk()
             try:
@@ -183,16 +193,20 @@ class Sender:
         items: list[bytes] = []
         terminal: bytes | None = None
         size = 0
+        cut = Cut("the stream ended without a terminal event")
         while not meter.is_terminal:
-            chunk = await response.next_chunk()
-            events = scanner.end() if chunk is None else scanner.feed(chunk)[0]
+            try:
+                chunk = await response.next_chunk()
+            except Cut as error:
+                chunk, cut = None, error
+            events = metering.rest(scanner) if chunk is None else scanner.feed(chunk)[0]
             for event in events:
-                meter.see(event)
                 if event.name == metering.ITEM_DONE and event.data is not None:
                     items.append(event.data)
                     size += len(event.data)
-                elif event.name in metering.TERMINAL:
+                elif event.name in metering.TERMINAL and not meter.is_terminal:
                     terminal = event.data
+                meter.see(event)
             if meter.has_output:
                 self._tab.saw_output()
             if meter.failure is not None and not meter.has_output:
@@ -203,7 +217,7 @@ class Sender:
                 break
             self._observe()
         if terminal is None:
-            raise Cut("the stream ended without a terminal event")
+            raise cut
         try:
             body = responses.fold(terminal, items)
         except ValueError as error:
@@ -263,6 +277,7 @@ class Sender:
         now = self._resources.now()
         failure = health.classify(response.status, response.headers, body, now=now.timestamp())
         self._attempt.failure = failure.kind.value
+        self._attempt.ended_by = EndedBy.UPSTREAM
         self._tab.status = "failed"
         if response.status == 429:
             await self._quietly(self._note_windows(response.headers))
@@ -279,6 +294,7 @@ class Sender:
         data = meter.failure or b"{}"
         failure = health.classify(200, response.headers, data, now=self._resources.now().timestamp())
         self._attempt.failure = failure.kind.value
+        self._attempt.ended_by = EndedBy.UPSTREAM
         self._tab.status = "failed"
         if failure.kind not in CLIENTS_OWN:
             return Verdict(failure=failure)
@@ -305,15 +321,19 @@ class Sender:
         )
         if not error.written:
             return Verdict(failure=health.unreachable(written=False))
+        if self._relay is not None:
+            self._relay.see_rest()
         if isinstance(error, HeadersLate | IdleTooLong):
             attempt.ended_by = EndedBy.US
         elif self._downstream.has_left:
             attempt.ended_by = EndedBy.CLIENT
-        else:
+        elif attempt.ended_by is EndedBy.NOBODY:
             attempt.ended_by = EndedBy.UPSTREAM
         if meter.is_terminal and self._relay is not None:
-            # All that counts had come.
+            # All that counts had come, if without its last empty line.
             await self._relay.finish()
+            if self._relay.has_unended_event:
+                await self._downstream.write(b"\n\n")
             self._close_status()
             return Verdict()
         if self._downstream.has_left:

@@ -160,11 +160,14 @@ class Exchange:
         except TimeoutError:
             if not leash.expired():
                 raise
+            if not tab.is_answered:
+                # Also after a refusal: nobody waits for the attempts that could follow it.
+                tab.status = "client_closed"
             # After the terminal event it had all it wanted: Codex does not wait for the connection to end.
             self._end(tab, EndedBy.CLIENT, tab.attempts[-1].meter.status if tab.is_answered else "client_closed")
             raise ClientLeft from None
         except ClientLeft:
-            tab.status = tab.status or "client_closed"
+            tab.status = "client_closed"
             raise
         except DomainError:
             tab.status = tab.status or "failed"

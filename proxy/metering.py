@@ -1,5 +1,6 @@
 """Events to what they cost: the upstream's own count at the end, an estimate of the output until then. Pure."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -109,16 +110,18 @@ class Meter:
 
     def see_response(self, body: bytes) -> None:
         """Books a whole response object, the answer to a request without streaming. Anything else changes nothing."""
-        try:
-            response = _response.decode(body)
-        except (msgspec.DecodeError, RecursionError):
+        response = _response_in(body)
+        if response is None:
             return
         self._take(response)
         if response.status in ("completed", "incomplete", "failed") or response.usage is not None:
             self.status = TERMINAL.get(f"response.{response.status}", "ok")
 
     def _end(self, name: str, event: Event) -> None:
-        self.status = TERMINAL[name]
+        if self.status and self.usage:
+            # The first end counts; a second one would take back what it said.
+            return
+        self.status = self.status or TERMINAL[name]
         if event.data is not None:
             self._read(event.data)
             if name in FAILING:
@@ -132,12 +135,9 @@ class Meter:
         self._item_deltas = 0
 
     def _read(self, data: bytes) -> None:
-        try:
-            envelope = _envelope.decode(data)
-        except (msgspec.DecodeError, RecursionError):
-            return
-        if envelope.response is not None:
-            self._take(envelope.response)
+        response = _response_of(data)
+        if response is not None:
+            self._take(response)
 
     def _take(self, response: Response) -> None:
         self.response_id = _text(response.id) or self.response_id
@@ -145,6 +145,34 @@ class Meter:
         self.service_tier = _text(response.service_tier) or self.service_tier
         if isinstance(response.usage, dict):
             self.usage = response.usage
+
+
+def _response_of(data: bytes) -> Response | None:
+    """The response of an event, by a lenient reader where the strict one fails: half a surrogate pair in the output's text must
+    not hide the usage behind it."""
+    try:
+        return _envelope.decode(data).response
+    except (msgspec.DecodeError, RecursionError):
+        value = _loaded(data)
+        return _picked(value.get("response")) if isinstance(value, dict) else None
+
+
+def _response_in(body: bytes) -> Response | None:
+    try:
+        return _response.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return _picked(_loaded(body))
+
+
+def _loaded(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _picked(value: Any) -> Response | None:
+    return Response(**{name: value.get(name) for name in Response.__struct_fields__}) if isinstance(value, dict) else None
 
 
 def _text(value: object) -> str:
@@ -168,6 +196,11 @@ def want_to_fold(name: str) -> Want:
 
 def scanner(*, is_folded: bool = False) -> sse.Scanner:
     return sse.Scanner(want_to_fold if is_folded else want, largest=LARGEST_EVENT_BYTES)
+
+
+def rest(scanner: sse.Scanner) -> list[Event]:
+    """The event that a stream broke off in, if it is whole but for its empty line: half a terminal event has told nothing."""
+    return [event for event in scanner.end() if want(event.name) is not Want.WHOLE or _loaded(event.data or b"") is not None]
 
 
 def next_sequence_number(events: int, last_bytes: bytes) -> int:

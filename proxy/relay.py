@@ -74,6 +74,7 @@ class StreamRelay:
         self.meter = meter
         self._before_open = before_open
         self.has_unfinished_event = False
+        self.has_unended_event = False
         self._downstream = downstream
         self._head = head
         self._scanner = metering.scanner()
@@ -132,10 +133,15 @@ class StreamRelay:
         await self._before_open()
         await self._downstream.start(*self._head)
 
+    def see_rest(self) -> None:
+        """The upstream's stream has ended, or broken off: its last event may lack its empty line."""
+        self.has_unended_event = self.has_unended_event or self._scanner.unfinished_bytes > 0
+        for event in metering.rest(self._scanner):
+            self.meter.see(event)
+
     async def finish(self) -> None:
         """The upstream's stream has ended: what is left of it is passed on, also an event without its empty line."""
-        for event in self._scanner.end():
-            self.meter.see(event)
+        self.see_rest()
         if self.meter.is_terminal:
             if not self.is_open:
                 await self._start()

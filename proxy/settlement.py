@@ -6,6 +6,7 @@ or was cut by the client or by us after it was written; nothing for what the ups
 
 import json
 import logging
+import re
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 UNSENT_TOKENS = 16_384
 """Instructions that an upstream adds by itself; more input than this above one token for each byte sent is not believed."""
 MOST_RAW_USAGE_BYTES = 4096
+_UNKEPT = re.compile(r"\\u(?:0000|d[89a-f])")
 
 
 class EndedBy(Enum):
@@ -136,6 +138,8 @@ class Tab:
     def begin(self, lease: Lease) -> Attempt:
         attempt = Attempt(number=len(self.attempts) + 1, lease=lease)
         self.attempts.append(attempt)
+        # How the one before ended is in the trace.
+        self.status = ""
         return attempt
 
     def elapsed_ms(self) -> int:
@@ -288,10 +292,10 @@ def _tier(inspection: Inspection) -> str:
 
 
 def _bounded(usage: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The raw usage as the log can take it: of bounded size, and without the one character that PostgreSQL's JSON refuses."""
+    """The raw usage as the log can take it: bounded, and without what PostgreSQL's JSON refuses, NUL and half surrogate pairs."""
     if usage is None:
         return None
     text = json.dumps(usage)
-    if len(text) > MOST_RAW_USAGE_BYTES or "\\u0000" in text:
+    if len(text) > MOST_RAW_USAGE_BYTES or _UNKEPT.search(text):
         return {"dropped": "not to be kept in the log"}
     return usage

@@ -96,7 +96,8 @@ def _skip(body: bytes, at: int) -> int:
 
 
 def edit(fields: Fields, changes: Mapping[str, object]) -> bytes:
-    """The body with `changes` made: a value replaces the field's or is added at the end, REMOVED takes the field out.
+    """The body with `changes` made: a value (`msgspec.Raw`: as it is spelt) replaces the field's or is added at the end, REMOVED
+    takes the field out.
 
     Every other byte stays. A change to what is there already changes nothing.
     """
@@ -109,7 +110,7 @@ def edit(fields: Fields, changes: Mapping[str, object]) -> bytes:
     for name, value in changes.items():
         if value is REMOVED:
             continue
-        text = json.dumps(value, ensure_ascii=False).encode()
+        text = bytes(value) if isinstance(value, msgspec.Raw) else json.dumps(value, ensure_ascii=False).encode()
         span = fields.spans.get(name)
         if span is None:
             added.append(json.dumps(name).encode() + b":" + text)

@@ -126,13 +126,16 @@ def for_sign_in_account(inspection: Inspection) -> bytes:
 # ---------------------------------------------------------------------------------------------------------------- folding
 
 
+_LAST = 1_000_000
+
+
 class _Terminal(msgspec.Struct):
     response: msgspec.Raw
 
 
 class _Item(msgspec.Struct):
     item: msgspec.Raw
-    output_index: int = 1_000_000
+    output_index: int = _LAST
 
 
 _terminal = msgspec.json.Decoder(_Terminal)
@@ -142,26 +145,49 @@ _item = msgspec.json.Decoder(_Item)
 def fold(terminal: bytes, items: list[bytes]) -> bytes:
     """The response object of a terminal event's data; an empty `output` is filled from the data of `output_item.done` events.
 
-    Raises ValueError for data that is no such event.
+    What is taken over keeps its bytes. Raises ValueError for data that is no such event.
     """
     try:
-        response = bytes(_terminal.decode(terminal).response)
-    except msgspec.DecodeError as error:
-        raise ValueError("the terminal event holds no response") from error
-    value: Any = json.loads(response)
-    if not isinstance(value, dict):
-        raise ValueError("the terminal event's response is no object")
-    if value.get("output") or not items:
-        return response
-    done = []
+        found = fields.scan(bytes(_terminal.decode(terminal).response))
+    except (msgspec.DecodeError, RecursionError, InvalidJson):
+        return _fold_oddly(terminal, items)
+    if found.value("output") or not items:
+        return found.body
+    return fields.edit(found, {"output": msgspec.Raw(b"[" + b",".join(_in_order(items)) + b"]")})
+
+
+def _fold_oddly(terminal: bytes, items: list[bytes]) -> bytes:
+    """The same for a response that only a lenient reader takes: with half a surrogate pair, or a name twice."""
+    response = _loaded(terminal).get("response")
+    if not isinstance(response, dict):
+        raise ValueError("the terminal event holds no response")
+    if not response.get("output") and items:
+        response["output"] = [json.loads(item) for item in _in_order(items)]
+    return json.dumps(response, separators=(",", ":")).encode()
+
+
+def _in_order(items: list[bytes]) -> list[bytes]:
+    """The items of events' data by their index; data without one is left out."""
+    done: list[tuple[int, bytes]] = []
     for data in items:
         try:
-            done.append(_item.decode(data))
-        except msgspec.DecodeError:
-            continue
-    done.sort(key=lambda item: item.output_index)
-    value["output"] = [json.loads(bytes(item.item)) for item in done]
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+            read = _item.decode(data)
+            done.append((read.output_index, bytes(read.item)))
+        except (msgspec.DecodeError, RecursionError):
+            value = _loaded(data)
+            if "item" in value:
+                index = value.get("output_index")
+                text = json.dumps(value["item"], separators=(",", ":")).encode()
+                done.append((index if isinstance(index, int) else _LAST, text))
+    return [item for _, item in sorted(done, key=lambda pair: pair[0])]
+
+
+def _loaded(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def failed_event(*, response_id: str, model: str, created_at: int, sequence_number: int, code: str, message: str) -> bytes:
@@ -178,4 +204,4 @@ def failed_event(*, response_id: str, model: str, created_at: int, sequence_numb
         "usage": None,
     }
     data = {"type": "response.failed", "sequence_number": sequence_number, "response": response}
-    return b"event: response.failed\ndata: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"event: response.failed\ndata: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"

@@ -235,3 +235,33 @@ def test_our_failed_event_is_an_event() -> None:
     assert event.endswith(b"\n\n")
     data = json.loads(event.split(b"data: ", 1)[1])
     assert (data["type"], data["sequence_number"], data["response"]["error"]["code"]) == ("response.failed", 9, "stream_incomplete")
+
+
+def test_folding_keeps_the_bytes_of_items() -> None:
+    terminal = b'{"response":{"id":"r", "output":[], "x":1e999}}'
+    items = [b'{"output_index":0,"item":{"n":0.1000000000000000055,"big":1e999}}']
+    assert responses.fold(terminal, items) == b'{"id":"r", "output":[{"n":0.1000000000000000055,"big":1e999}], "x":1e999}'
+    assert responses.fold(b'{"response":{"id":"r"}}', [b'{"item":{"a": 1}}']) == b'{"id":"r","output":[{"a": 1}]}'
+
+
+def test_folding_takes_half_a_surrogate_pair_wherever_it_stands() -> None:
+    items = [b'{"output_index":1,"item":{"t":"\\ud83d"}}', b'{"output_index":0,"item":{"t":"a"}}']
+    folded = b'{"id":"r","output":[{"t":"a"},{"t":"\\ud83d"}]}'
+    assert responses.fold(b'{"response":{"id":"r","output":[]}}', items) == folded
+    odd = b'{"response":{"id":"r","output":[],"note":"\\ud83d"}}'
+    assert responses.fold(odd, items) == b'{"id":"r","output":[{"t":"a"},{"t":"\\ud83d"}],"note":"\\ud83d"}'
+
+
+def test_what_is_too_deep_to_read_cannot_be_folded() -> None:
+    with pytest.raises(ValueError, match="no response"):
+        responses.fold(b'{"response":{"output":' + b"[" * 100_000 + b"]" * 100_000 + b"}}", [])
+
+
+def test_our_failed_event_takes_any_message_of_an_upstream() -> None:
+    event = responses.failed_event(
+        response_id="r", model="m", created_at=1, sequence_number=2, code="c", message="half \ud83d, whole \U0001f98a"
+    )
+    assert json.loads(event.split(b"data: ")[1])["response"]["error"] == {
+        "code": "c",
+        "message": "half \ud83d, whole \U0001f98a",
+    }
