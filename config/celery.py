@@ -3,6 +3,7 @@
 import os
 
 from celery import Celery
+from kombu import Exchange, Queue
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.prod")
 
@@ -15,6 +16,11 @@ app.conf.task_routes = {
     "billing.tasks.*": {"queue": "periods"},
     "quotas.tasks.*": {"queue": "default"},
 }
+# A worker that is told of no queue takes from all of them, and not from Celery's default one alone.
+QUEUES = ("default", "tokens", "periods", "reports", "alerts")
+app.conf.task_queues = [Queue(name, Exchange(name), routing_key=name) for name in QUEUES]
+app.conf.task_default_queue = "default"
+app.conf.beat_scheduler = "config.beat:LockedScheduler"
 app.conf.beat_schedule = {
     "refresh-due-tokens": {"task": "routing.tasks.refresh_due_tokens", "schedule": 60.0},
     "open-next-periods": {"task": "billing.tasks.open_next_periods", "schedule": 300.0},

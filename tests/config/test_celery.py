@@ -1,0 +1,22 @@
+"""Workers and beat started by a bare command line do what the launcher's do."""
+
+from config.beat import LockedScheduler
+from config.celery import QUEUES, app
+from config.launch import stack
+
+
+def test_a_worker_that_is_told_of_no_queue_takes_from_every_queue_that_tasks_go_to() -> None:
+    taken = set(app.amqp.queues.consume_from)
+    assert taken == set(QUEUES) == set(stack.QUEUES.split(","))
+    assert {route["queue"] for route in app.conf.task_routes.values()} <= taken
+    assert app.conf.task_default_queue in taken
+
+
+def test_no_queue_gets_the_tasks_of_another() -> None:
+    """On a direct exchange two queues with one routing key would each get a copy."""
+    bound = [(queue.exchange.name, queue.routing_key) for queue in app.amqp.queues.consume_from.values()]
+    assert len(set(bound)) == len(bound)
+
+
+def test_beat_shares_its_lock_without_being_told_to() -> None:
+    assert app.conf.beat_scheduler == f"{LockedScheduler.__module__}:{LockedScheduler.__qualname__}"
