@@ -1,7 +1,7 @@
 """OperatorCommand: what every operator command shares: `--json`, the organization by slug, domain errors as messages."""
 
 import json
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +13,22 @@ from config.errors import DomainError
 class OperatorCommand(BaseCommand):
     """A command that does one thing and prints what it made: a table of `name: value`, or one JSON object with `--json`."""
 
+    # Django's own options work, but `--help` shows what an operator needs.
+    suppressed_base_arguments = {
+        "--version",
+        "--verbosity",
+        "--settings",
+        "--pythonpath",
+        "--traceback",
+        "--no-color",
+        "--force-color",
+        "--skip-checks",
+    }
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
+        # Only for the help: manage.py takes it away, because settings are read before a command sees its arguments.
+        parser.add_argument("--var", metavar="DIR", default=SUPPRESS, help="data folder of the running `up` or `demo`")
         self.arguments(parser)
 
     def arguments(self, parser: ArgumentParser) -> None:
@@ -37,4 +51,15 @@ class OperatorCommand(BaseCommand):
     def present(self, result: Mapping[str, Any]) -> None:
         """For people; a command with a table overrides it."""
         for name, value in result.items():
-            self.stdout.write(f"{name}: {value}")
+            self.stdout.write(f"{name}: {text(value)}")
+
+
+def text(value: Any) -> str:
+    """One value for people: nothing as `-`, lists by their items, what is nested as JSON."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
+        return ", ".join(text(item) for item in value) or "none"
+    return json.dumps(value, default=str, ensure_ascii=False) if isinstance(value, list | dict) else str(value)

@@ -169,7 +169,7 @@ def test_without_json_a_command_prints_lines_for_people() -> None:
     organization = factories.organization(plan=None)
     out = io.StringIO()
     call_command("suspend", organization.slug, stdout=out)
-    assert out.getvalue() == f"slug: {organization.slug}\nis_active: False\n"
+    assert out.getvalue() == f"slug: {organization.slug}\nis_active: no\n"
 
 
 @pytest.mark.parametrize("command", ["create_organization", "add_member", "create_key", "revoke_key", "suspend", "resume"])

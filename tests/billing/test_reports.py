@@ -204,6 +204,16 @@ def test_the_table_for_people_ends_with_the_total(organization: Organization, ke
     assert lines[-1] == "total: 1.25 credits"
 
 
+def test_the_log_for_people_says_that_it_is_row_by_row_and_nests_json(organization: Organization, key: ApiKey) -> None:
+    usage.record(organization.pk, [event_for(key, credits=1_250_000)])
+    out = StringIO()
+    call_command("usage", organization.slug, "--rows", stdout=out)
+    lines = out.getvalue().splitlines()
+    assert lines[0].endswith(", row by row")
+    assert "request_id" in lines[1].split()
+    assert "'" not in lines[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -14,7 +14,10 @@ from config.management.operator import OperatorCommand
 
 
 class Command(OperatorCommand):
-    help = "Adds a person to an organization. A team that does not exist yet is made."
+    help = (
+        "Adds a person to an organization. A team that does not exist yet is made. Without --password-stdin a new person sets a "
+        "password by `Forgot it?` on the sign-in page."
+    )
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("organization", metavar="ORG", help="the organization's slug")

@@ -5,6 +5,7 @@ from typing import Any
 
 import uvicorn
 from django.conf import settings
+from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core.management.base import BaseCommand, CommandError
 
 
@@ -21,6 +22,12 @@ class Command(BaseCommand):
             raise CommandError(f"--port {port} is not from 1 to 65535.")
         if not 1 <= workers <= 64:
             raise CommandError(f"--workers {workers} is not from 1 to 64.")
+        # Pages name static files by their hash: without the list of hashes each of them would answer 500.
+        if not getattr(staticfiles_storage, "hashed_files", True):
+            raise CommandError(
+                f"there are no static files in {settings.STATIC_ROOT}. Run `manage.py collectstatic --no-input`, "
+                "with the same WEIR_VAR, once per release."
+            )
         uvicorn.run(
             "config.asgi:application",
             host=host,

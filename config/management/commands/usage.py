@@ -15,7 +15,7 @@ from accounts.models import Organization
 from billing import credits, periods, reports, subscriptions
 from billing.models import Subscription
 from config.clock import utc_now
-from config.management.operator import OperatorCommand
+from config.management.operator import OperatorCommand, text
 from routing.models import PoolAccount
 
 
@@ -53,28 +53,29 @@ class Command(OperatorCommand):
         }
 
     def present(self, result: Mapping[str, Any]) -> None:
-        self.stdout.write(f"{result['from']} until {result['to']}, by {result['by']}")
         table = result["rows"]
+        order = "row by row" if table and "request_id" in table[0] else f"by {result['by']}"
+        self.stdout.write(f"{result['from']} until {result['to']}, {order}")
         if table:
             names = list(table[0])
-            cells = [names, *(["" if row[name] is None else str(row[name]) for name in names] for row in table)]
+            cells = [names, *(["" if row[name] is None else text(row[name]) for name in names] for row in table)]
             widths = [max(len(row[index]) for row in cells) for index in range(len(names))]
             for row in cells:
                 self.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         self.stdout.write(f"total: {result['total_credits']} credits")
 
 
-def _moment(text: str, option: str, zone: ZoneInfo, *, is_end: bool) -> datetime:
+def _moment(given: str, option: str, zone: ZoneInfo, *, is_end: bool) -> datetime:
     """A day's start (its end, for the last one), or the instant."""
     try:
-        if len(text) == len("2026-11-24"):
-            day = date.fromisoformat(text)
+        if len(given) == len("2026-11-24"):
+            day = date.fromisoformat(given)
             return periods.day_start(day + timedelta(days=1) if is_end else day, zone)
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(given)
     except (ValueError, OverflowError) as error:
-        raise CommandError(f"{option} {text!r} is neither a day such as 2026-11-24 nor an instant.") from error
+        raise CommandError(f"{option} {given!r} is neither a day such as 2026-11-24 nor an instant.") from error
     if moment.tzinfo is None:
-        raise CommandError(f"{option} {text!r} needs a zone, such as 2026-11-24T12:00:00Z.")
+        raise CommandError(f"{option} {given!r} needs a zone, such as 2026-11-24T12:00:00Z.")
     return moment.astimezone(UTC)
 
 
