@@ -4,7 +4,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from accounts import audit, members, teams
+from accounts import audit, keys, members, teams
 from accounts.models import ApiKey, Member, Organization, Team, User
 from billing import credits
 from config import snapshot
@@ -25,13 +25,13 @@ def _target(organization: Organization, scope: str, of: str) -> Target:
             raise LimitsError("A limit of the organization names no team, member or key.")
         return None
     if not of:
-        names = {"team": "a team's name", "member": "an e-mail", "key": "a key's public id"}
-        raise LimitsError(f"A limit of the scope {scope} names {names[scope]}.")
+        names = {"team": "the team's name", "member": "the member's e-mail", "key": "the key's public id"}
+        raise LimitsError(f"Which {scope}? A limit of that scope needs {names[scope]}.")
     if scope == Limit.Scope.TEAM:
         return teams.find(organization, of)
     if scope == Limit.Scope.MEMBER:
         return members.find(organization, of)
-    key = ApiKey.objects.for_organization(organization).unrevoked().filter(public_id=of).first()
+    key = ApiKey.objects.for_organization(organization).unrevoked().filter(public_id=keys.parse_public_id(of)).first()
     if key is None:
         raise LimitsError(f"{organization.slug} has no key with the public id {of!r}.")
     return key

@@ -102,8 +102,9 @@ def test_every_change_moves_the_version_and_is_audited(tenant: Tenant) -> None:
         ({"amount": ""}, "not a decimal number"),
         ({"metric": "tokens", "amount": "1.5"}, "not a whole number"),
         ({"metric": "tokens", "amount": "9999999999999999999"}, "largest amount"),
-        ({"scope": "member", "of": ""}, "names an e-mail"),
+        ({"scope": "member", "of": ""}, "needs the member's e-mail"),
         ({"scope": "key", "of": "0000000000"}, "no key"),
+        ({"scope": "key", "of": "wr_"}, "no key"),
         ({"scope": "organization", "of": "x"}, "names no team"),
     ],
 )

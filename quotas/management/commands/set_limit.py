@@ -15,9 +15,11 @@ class Command(OperatorCommand):
 
     def arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("organization", metavar="ORG", help="the organization's slug")
-        parser.add_argument("--scope", required=True, choices=Limit.Scope.values)
-        parser.add_argument("--of", default="", metavar="WHICH", help="a team's name, a member's e-mail or a key's public id")
-        parser.add_argument("--metric", required=True, choices=Limit.Metric.values)
+        parser.add_argument("--scope", required=True, choices=Limit.Scope.values, help="whose use is limited")
+        parser.add_argument(
+            "--of", default="", metavar="WHICH", help="a team's name, a member's e-mail or a key's public id; not for organization"
+        )
+        parser.add_argument("--metric", required=True, choices=Limit.Metric.values, help="what is counted")
         windows = [name for name in Limit.Window.values if name]
         parser.add_argument("--window", default="", choices=windows, help="not for requests_per_minute and concurrent")
         parser.add_argument("--amount", required=True, metavar="N", help="decimal credits or a count; none removes the limit")
