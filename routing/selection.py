@@ -4,7 +4,9 @@ Reads nothing itself: the pool's live state comes with the admission's pipeline 
 selection costs one round trip, `lease.lua`.
 """
 
+import asyncio
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +23,8 @@ from routing.errors import AccountsAtCap, NoAccountAvailable, OwnerGone, PoolBus
 from routing.live import AccountState, States
 from routing.snapshots import ACTIVE, NEEDS_SIGN_IN, AccountSnapshot, PoolSnapshot, RoutingSnapshot
 from routing.sticky import Sticky
+
+logger = logging.getLogger(__name__)
 
 SHORT_COOLDOWN_MS = 60_000
 OWNER_SECONDS = 86_400
@@ -260,7 +264,14 @@ async def select(
         cap = by_id[account_id].concurrency_cap
         keys.append(live_state.slots_key(pool, account_id))
         args += [account_id, -1 if cap is None else cap, sticky.written(entry, account_id, now_ms)]
-    position = int(await _lease(redis, keys, args))
+    try:
+        position = int(await _lease(redis, keys, args))
+    except asyncio.CancelledError:
+        # The slot may be taken already, and nobody will know on which account. Sent after the script, so done after it.
+        for account_id in order:
+            withdrawal = redis.call("ZREM", live_state.slots_key(pool, account_id), request_id)
+            withdrawal.add_done_callback(_heard)
+        raise
     if not position:
         raise AccountsAtCap
     account = by_id[order[position - 1]]
@@ -274,6 +285,11 @@ async def select(
         leased_ms=now_ms,
         leased_monotonic=time.monotonic(),
     )
+
+
+def _heard(withdrawal: "asyncio.Future[Any]") -> None:
+    if not withdrawal.cancelled() and withdrawal.exception() is not None:
+        logger.warning("a slot was not given back; it lapses")
 
 
 def _order(pool: PoolSnapshot, live: Live, ready: Sequence[AccountSnapshot], now_ms: int, rng: Callable[[], float]) -> list[int]:

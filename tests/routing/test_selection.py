@@ -440,3 +440,30 @@ def test_a_shared_pool_has_a_tag_of_its_own() -> None:
     own, shared = made.pool(organization_id=42), made.pool(pool_id=9, organization_id=None)
     assert live.live_key(own).startswith("routing:{s10}:p")
     assert live.live_key(shared) == "routing:{p9}:p9:live"
+
+
+async def test_a_selection_that_is_cut_off_keeps_no_slot(redis: Redis) -> None:
+    """N23, K11: a client left while the slot was being taken, and it was kept for the whole lease."""
+    pool = made.pool(made.account(concurrency_cap=1), made.account(concurrency_cap=1))
+    state = selection.read_live(pool, await redis.batch(selection.live_commands(pool, None, None)))
+    for ticks in range(4):
+        taking = asyncio.ensure_future(
+            selection.select(
+                redis,
+                pool,
+                state,
+                request_id=f"req_{made.number()}",
+                model="gpt-5.5",
+                tier=None,
+                session_key=None,
+                now_ms=clock(),
+                rng=random.random,
+            )
+        )
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        await redis.call("PING")
+        assert await in_flight(redis, pool) == [0, 0]
