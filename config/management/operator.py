@@ -22,7 +22,6 @@ class OperatorCommand(BaseCommand):
         "--traceback",
         "--no-color",
         "--force-color",
-        "--skip-checks",
     }
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -55,11 +54,11 @@ class OperatorCommand(BaseCommand):
 
 
 def text(value: Any) -> str:
-    """One value for people: nothing as `-`, lists by their items, what is nested as JSON."""
+    """One value for people: nothing as `-`, lists by their items, which may be sentences, what is nested as JSON."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
-        return ", ".join(text(item) for item in value) or "none"
+        return "; ".join(text(item) for item in value) or "none"
     return json.dumps(value, default=str, ensure_ascii=False) if isinstance(value, list | dict) else str(value)

@@ -36,7 +36,7 @@ def test_help_shows_what_an_operator_needs_and_nothing_else(app: str, name: str)
         (False, "no"),
         (0, "0"),
         ([], "none"),
-        (["a", "b"], "a, b"),
+        (["a", "b"], "a; b"),
         ([{"input": 3}], '[{"input": 3}]'),
         ({"a": None}, '{"a": null}'),
         ("Zürich", "Zürich"),

@@ -32,6 +32,12 @@ def of(tenant: Tenant, scope: str) -> str | None:
     return {"organization": None, "team": team.name, "member": user.email, "key": tenant.key.row.public_id}[scope]
 
 
+def test_a_key_may_be_named_with_wr_in_front(tenant: Tenant) -> None:
+    wanted = {"of": f"wr_{tenant.key.row.public_id}", "metric": "requests", "window": "day", "amount": "1"}
+    limits.set_limit(tenant.organization, scope="key", **wanted)
+    assert Limit.objects.get(organization=tenant.organization).key == tenant.key.row
+
+
 def run(*arguments: str) -> dict[str, Any]:
     out = io.StringIO()
     call_command("set_limit", *arguments, "--json", stdout=out)
