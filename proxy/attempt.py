@@ -28,8 +28,8 @@ MOST_ANSWER_BYTES = 64 * 1024 * 1024
 TAIL_SECONDS = 1.0
 """How long the end of a stream is waited for after its terminal event."""
 OBSERVE_SECONDS = 1.0
-RENEW_AFTER_SECONDS = 0.05
-"""A request that runs longer than this is told to the engine at once: killed now, it costs its input. Most fast ones end before."""
+RENEW_AFTER_SECONDS = 0.005
+"""A process killed from then on leaves the price of the input behind; not sooner, so that nothing is written before the request."""
 # The client may see these as the upstream said them; all others are about our accounts, not about its request.
 CLIENTS_OWN = frozenset({Kind.REQUEST, Kind.CONTEXT, Kind.ANCHOR, Kind.UPSTREAM_ERROR})
 WINDOW_HEADER = "x-codex-primary-used-percent"
