@@ -33,8 +33,8 @@ def of(tenant: Tenant, scope: str) -> str | None:
 
 
 def test_a_key_may_be_named_with_wr_in_front(tenant: Tenant) -> None:
-    wanted = {"of": f"wr_{tenant.key.row.public_id}", "metric": "requests", "window": "day", "amount": "1"}
-    limits.set_limit(tenant.organization, scope="key", **wanted)
+    named = f"wr_{tenant.key.row.public_id}"
+    limits.set_limit(tenant.organization, scope="key", of=named, metric="requests", window="day", amount="1")
     assert Limit.objects.get(organization=tenant.organization).key == tenant.key.row
 
 
