@@ -66,7 +66,7 @@ class Exchange:
         self._dialect = dialect
         self._scope = scope
         self._receive = receive
-        self._downstream = Downstream(send)
+        self._downstream = Downstream(send, stall_seconds=settings.UPSTREAM_IDLE_TIMEOUT_SECONDS)
         self._request_id = request_id
         self._began = time.monotonic()
         self._headers = headers_of(scope)

@@ -17,21 +17,44 @@ TAIL_BYTES = 64 * 1024
 
 
 class Downstream:
-    """The client's side of one request. After it has left, writing does nothing."""
+    """The client's side of one request. After it has left, writing does nothing.
 
-    def __init__(self, send: Send) -> None:
+    One that takes nothing for `stall_seconds` though there is something to take has left too: a laptop asleep would keep its
+    hold and its account's slot for as long as its connection lives.
+    """
+
+    def __init__(self, send: Send, *, stall_seconds: float = 300.0) -> None:
         self._send = send
+        self._stall_seconds = stall_seconds
+        self._writing_since: float | None = None
         self.has_left = False
         self.is_started = False
         self.is_ended = False
 
     async def watch(self, receive: Receive, on_left: Callable[[], None]) -> None:
         """Waits until the client leaves. Run as a task; cancel it once the answer has ended."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        if not self.is_ended:
-            self.has_left = True
-            on_left()
+        loop = asyncio.get_running_loop()
+
+        def leave() -> None:
+            if not self.is_ended and not self.has_left:
+                self.has_left = True
+                on_left()
+
+        def look() -> None:
+            nonlocal timer
+            stalled = 0.0 if self._writing_since is None else loop.time() - self._writing_since
+            if stalled >= self._stall_seconds:
+                leave()
+            else:
+                timer = loop.call_later(max(self._stall_seconds - stalled, 0.01), look)
+
+        timer = loop.call_later(self._stall_seconds, look)
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            leave()
+        finally:
+            timer.cancel()
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.is_started = True
@@ -40,7 +63,9 @@ class Downstream:
 
     async def write(self, data: bytes) -> None:
         if not self.has_left and data:
+            self._writing_since = asyncio.get_running_loop().time()
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self._writing_since = None
 
     async def end(self) -> None:
         if self.is_started and not self.is_ended:

@@ -164,3 +164,37 @@ async def test_a_running_request_tells_the_engine_what_it_has_cost(
         [hold] = list(lifespan.resources().renewer._holds)
         assert hold.observed.credits >= cost(input=-(-len(body()) // 4))
     await logged(one)
+
+
+@pytest.mark.parametrize("gateway_settings", [{"UPSTREAM_IDLE_TIMEOUT_SECONDS": 0.5}])
+async def test_a_client_that_takes_nothing_any_more_keeps_no_hold_and_no_slot(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
+) -> None:
+    """A laptop asleep: its connection lives, and nothing is read from it. It kept both for as long as it slept."""
+    one: Tenant = await tenant()
+    delta = 'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"%s"}\n\n' % ("x" * 60_000)
+    upstream.script({"raw": delta * 500}, token=one.upstream_token)
+    host, _, port = gateway.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+    content = body()
+    head = (
+        f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: {one.headers['authorization']}\r\ncontent-length: {len(content)}"
+    )
+    writer.write(head.encode() + b"\r\n\r\n" + content)
+    await reader.readuntil(b"\r\n\r\n")
+    [row] = await logged(one)
+    assert (row.status, row.is_estimated, row.credits > 0) == ("client_closed", True, True)
+    await check_counters(one, [row])
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("gateway_settings", [{"UPSTREAM_IDLE_TIMEOUT_SECONDS": 0.3}])
+async def test_a_client_that_waits_for_a_slow_upstream_is_not_taken_for_gone(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
+) -> None:
+    one: Tenant = await tenant()
+    upstream.script({"deltas": 8, "event_delay": 0.15}, token=one.upstream_token)
+    got = await gateway.post(one)
+    assert got.text.count("event: response.output_text.delta") == 8
+    [row] = await logged(one)
+    assert (row.status, row.is_estimated) == ("ok", False)
