@@ -2,6 +2,7 @@
 
 import json
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,24 @@ def test_a_body_of_a_million_fields_is_refused_before_they_are_walked() -> None:
     assert time.perf_counter() - began < 1.5
     just = b'{"model":"m"' + b"".join(b',"%d":0' % number for number in range(999)) + b"}"
     assert responses.inspect(just).model == "m"
+
+
+@pytest.mark.parametrize("name", ["stream", "model", "max_output_tokens", "conversation"])
+def test_a_huge_value_of_the_wrong_kind_is_not_decoded(name: str) -> None:
+    """Five million lists in place of a flag: a second of everybody's time, and hundreds of megabytes."""
+    other = "store" if name == "model" else "model"
+    huge = b'{"%s":%s,"%s":[' % (other.encode(), b"true" if other == "store" else b'"m"', name.encode())
+    huge += b"[]," * 1_000_000 + b"[]]}"
+    tracemalloc.start()
+    try:
+        if name == "conversation":
+            assert responses.inspect(huge).may_read_more_than_sent()
+        else:
+            with pytest.raises(InvalidJson, match=f"field '{name}' must be"):
+                responses.inspect(huge)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_background_response_is_refused_because_nobody_would_meter_it() -> None:
