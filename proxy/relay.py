@@ -27,34 +27,34 @@ class Downstream:
         self._send = send
         self._stall_seconds = stall_seconds
         self._writing_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.has_left = False
         self.is_started = False
         self.is_ended = False
 
     async def watch(self, receive: Receive, on_left: Callable[[], None]) -> None:
         """Waits until the client leaves. Run as a task; cancel it once the answer has ended."""
-        loop = asyncio.get_running_loop()
-
-        def leave() -> None:
-            if not self.is_ended and not self.has_left:
-                self.has_left = True
-                on_left()
-
-        def look() -> None:
-            nonlocal timer
-            stalled = 0.0 if self._writing_since is None else loop.time() - self._writing_since
-            if stalled >= self._stall_seconds:
-                leave()
-            else:
-                timer = loop.call_later(max(self._stall_seconds - stalled, 0.01), look)
-
-        timer = loop.call_later(self._stall_seconds, look)
+        self._look_for_stall(on_left)
         try:
             while (await receive())["type"] != "http.disconnect":
                 pass
-            leave()
+            self._leave(on_left)
         finally:
-            timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _leave(self, on_left: Callable[[], None]) -> None:
+        if not self.is_ended and not self.has_left:
+            self.has_left = True
+            on_left()
+
+    def _look_for_stall(self, on_left: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        stalled = 0.0 if self._writing_since is None else loop.time() - self._writing_since
+        if stalled >= self._stall_seconds:
+            self._leave(on_left)
+        else:
+            self._timer = loop.call_later(max(self._stall_seconds - stalled, 0.01), self._look_for_stall, on_left)
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.is_started = True
