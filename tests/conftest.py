@@ -18,8 +18,11 @@ TransactionTestCase._fixture_teardown = lambda self: None  # type: ignore[method
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The flows come last: their ledger process drains every stream, also those that a test of the drain wants for itself."""
-    items.sort(key=lambda item: item.nodeid.startswith("tests/flows/"))
+    """The flows come last: their ledger process drains every stream, also those that a test of the drain wants for itself.
+
+    Of them, the search for secrets is the last of all.
+    """
+    items.sort(key=lambda item: (item.nodeid.startswith("tests/flows/"), "test_zz_secrets" in item.nodeid))
 
 
 @pytest.fixture(scope="session")
