@@ -165,11 +165,6 @@ def _comes_back_at(meter: Meter) -> tuple[int, float]:
     return (1, meter.resets_at.timestamp()) if meter.resets_at else (0, 0.0)
 
 
-def of_member(member: Member, *, key_id: int | None = None, now: datetime) -> Usage:
-    """The engine's own numbers of the member, and of one of its keys. Raises NoActivePlan, Degraded, Stale."""
-    return _loaded(member.organization_id, lambda loaded: admission.usage_sync(loaded, who(member, key_id), now_s=_seconds(now)))
-
-
 def standing(member: Member, *, now: datetime) -> Standing:
     """How the limits of the member and its keys stand. One snapshot, one read of the counters, and one for each key that
     has limits of its own. Raises NoActivePlan, Degraded, Stale."""

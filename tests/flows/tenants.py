@@ -10,8 +10,9 @@ from accounts.models import Member, Organization
 from billing import credits
 from billing.models import UsageRecord
 from config import redis as weir_redis
+from config import snapshot
 from config.clock import utc_now
-from quotas import limits, remaining
+from quotas import admission, limits, remaining
 from quotas.standing import Usage
 from routing.models import PoolAccount
 from tests import factories
@@ -60,7 +61,9 @@ class Tenant:
 
     def usage(self) -> Usage:
         """What the counters say for the member and its key."""
-        return remaining.of_member(self.member, key_id=self.key.row.pk, now=utc_now())
+        loaded = snapshot.load(self.organization.pk)
+        who = remaining.who(self.member, self.key.row.pk)
+        return admission.usage_sync(loaded, who, now_s=int(utc_now().timestamp()))
 
     def live_holds(self) -> int:
         """Holds that have not ended, counted in Redis."""
