@@ -3,6 +3,7 @@
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 
@@ -36,6 +37,7 @@ def period_at(anchor: date, reset_period: str, zone: ZoneInfo | str, now: dateti
     )
 
 
+@lru_cache(maxsize=10_000)
 def start_day(anchor: date, reset_period: str, number: int) -> date:
     """The first local day of the period `number`, counted from the anchor's own, 0. Raises ValueError for an unknown period."""
     if reset_period == "weekly":
@@ -47,6 +49,7 @@ def start_day(anchor: date, reset_period: str, number: int) -> date:
     raise ValueError(f"unknown reset period {reset_period!r}")
 
 
+@lru_cache(maxsize=10_000)
 def day_start(day: date, zone: ZoneInfo) -> datetime:
     """The first instant of a local day, in UTC.
 
