@@ -54,7 +54,11 @@ class OrganizationQuerySet(models.QuerySet["Organization"]):
 
 
 class Organization(models.Model):
-    """A tenant. `config_version` grows by 1 with every change that the request path relies on (`config.snapshot.bump`)."""
+    """A tenant.
+
+    `config_version` grows by 1 with every change that the request path relies on (`config.snapshot.bump`), `grant_version` with
+    every change of what was granted in all.
+    """
 
     class UnpricedModels(models.TextChoices):
         REFUSE = "refuse", "Refuse"
@@ -66,6 +70,7 @@ class Organization(models.Model):
     timezone = models.CharField(max_length=64, default="UTC")
     is_active = models.BooleanField(default=True)
     config_version = models.BigIntegerField(default=1, editable=False)
+    grant_version = models.BigIntegerField(default=0, editable=False)
     unpriced_models = models.CharField(max_length=10, choices=UnpricedModels.choices, default=UnpricedModels.REFUSE)
     sign_in_terms_accepted_at = models.DateTimeField(null=True, blank=True)
     sign_in_terms_accepted_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
@@ -160,7 +165,10 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
 
 
 class ApiKey(models.Model):
-    """A gateway key: `wr_` + public_id + `_` + secret. Only an HMAC of it is kept; the secret is shown once."""
+    """A gateway key: `wr_` + public_id + `_` + secret. Only an HMAC of it is kept; the secret is shown once.
+
+    Rotation replaces the secret and keeps the row: limits, counters and history stay. Until `previous_until` the old one works too.
+    """
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="api_keys")
@@ -169,6 +177,9 @@ class ApiKey(models.Model):
     public_id = models.CharField(max_length=10, unique=True, editable=False)
     digest = models.BinaryField(max_length=32, editable=False)
     pepper_id = models.CharField(max_length=32, editable=False)
+    previous_digest = models.BinaryField(max_length=32, null=True, editable=False)
+    previous_pepper_id = models.CharField(max_length=32, blank=True, editable=False)
+    previous_until = models.DateTimeField(null=True, blank=True)
     allowed_models = ArrayField(models.CharField(max_length=120), null=True, blank=True)
     allowed_efforts = ArrayField(models.CharField(max_length=20), null=True, blank=True)
     fast_allowed = models.BooleanField(default=True)
@@ -182,10 +193,50 @@ class ApiKey(models.Model):
         ordering = ["-id"]
         constraints = [
             models.CheckConstraint(condition=Q(public_id__regex=r"^[0-9A-Za-z]{10}$"), name="api_key_public_id_form"),
+            models.CheckConstraint(
+                condition=Q(previous_digest=None, previous_until=None)
+                | Q(previous_digest__isnull=False, previous_until__isnull=False),
+                name="api_key_previous_has_end",
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.name} (wr_{self.public_id}_…)"
+
+
+class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
+    def for_organization(self, organization: Organization) -> Self:
+        return self.filter(organization=organization)
+
+    def unrevoked(self) -> Self:
+        return self.filter(revoked_at=None)
+
+
+class ApiToken(models.Model):
+    """A token of the API, `wt_` + public_id + `_` + secret: it acts as one member of one organization, within its scopes."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="api_tokens")
+    member = models.ForeignKey(Member, on_delete=models.PROTECT, related_name="api_tokens")
+    name = models.CharField(max_length=80)
+    public_id = models.CharField(max_length=10, unique=True, editable=False)
+    digest = models.BinaryField(max_length=32, editable=False)
+    pepper_id = models.CharField(max_length=32, editable=False)
+    scopes = ArrayField(models.CharField(max_length=40), default=list)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ApiTokenQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(public_id__regex=r"^[0-9A-Za-z]{10}$"), name="api_token_public_id_form"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} (wt_{self.public_id}_…)"
 
 
 class AuditEvent(models.Model):

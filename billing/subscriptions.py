@@ -65,7 +65,12 @@ def open_period(subscription: Subscription, now: datetime, *, starts_at: datetim
     row, _ = SubscriptionPeriod.objects.get_or_create(
         subscription=subscription,
         starts_at=starts_at or period.start,
-        defaults={"ends_at": period.end, "quota": subscription.plan.quota or 0},
+        defaults={
+            "organization_id": subscription.organization_id,
+            "plan": subscription.plan,
+            "ends_at": period.end,
+            "quota": subscription.plan.quota or 0,
+        },
     )
     return row
 

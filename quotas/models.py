@@ -3,10 +3,33 @@
 import uuid
 from typing import ClassVar, Self
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
-from accounts.models import ApiKey, Member, Organization, Team
+from accounts.models import ApiKey, Member, Organization, Team, User
+
+
+class ModelFilter(models.Model):
+    """A named set of models that limits may look at. Its set never changes: another set is another row, with counters of its own.
+
+    From `active_from_version` on admissions count into its records; `filled_at`: what was used before has been added from the
+    log, and its limits are enforced.
+    """
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="model_filters")
+    name = models.CharField(max_length=80)
+    model_names = ArrayField(models.CharField(max_length=120))
+    created_at = models.DateTimeField(auto_now_add=True)
+    active_from_version = models.BigIntegerField(null=True, blank=True, editable=False)
+    filled_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class LimitQuerySet(models.QuerySet["Limit"]):
@@ -27,6 +50,7 @@ class Limit(models.Model):
         CREDITS = "credits", "Credits"
         TOKENS = "tokens", "Tokens"
         REQUESTS = "requests", "Requests"
+        REQUESTS_PER_SECOND = "requests_per_second", "Requests per second"
         REQUESTS_PER_MINUTE = "requests_per_minute", "Requests per minute"
         CONCURRENT = "concurrent", "Concurrent requests"
 
@@ -41,6 +65,10 @@ class Limit(models.Model):
         PERIOD = "period", "Plan period"
         NONE = "", "None"
 
+    class Strategy(models.TextChoices):
+        RINGS = "", "Rings of buckets"
+        SLIDING_LOG = "sliding_log", "Sliding log, exact"
+
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="limits")
     scope = models.CharField(max_length=12, choices=Scope.choices)
@@ -50,6 +78,8 @@ class Limit(models.Model):
     metric = models.CharField(max_length=20, choices=Metric.choices)
     window = models.CharField(max_length=8, choices=Window.choices, blank=True)
     amount = models.BigIntegerField()
+    strategy = models.CharField(max_length=12, choices=Strategy.choices, blank=True, default=Strategy.RINGS)
+    model_filter = models.ForeignKey(ModelFilter, null=True, blank=True, on_delete=models.PROTECT, related_name="limits")
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = LimitQuerySet.as_manager()
@@ -58,7 +88,7 @@ class Limit(models.Model):
         ordering = ["id"]
         constraints: ClassVar = [
             models.UniqueConstraint(
-                fields=["organization", "scope", "team", "member", "key", "metric", "window"],
+                fields=["organization", "scope", "team", "member", "key", "metric", "window", "model_filter"],
                 nulls_distinct=False,
                 name="limit_once_per_question",
             ),
@@ -73,7 +103,7 @@ class Limit(models.Model):
                 name="limit_target_fits_scope",
             ),
             models.CheckConstraint(
-                condition=Q(metric__in=["requests_per_minute", "concurrent"], window="")
+                condition=Q(metric__in=["requests_per_second", "requests_per_minute", "concurrent"], window="")
                 | (Q(metric__in=["credits", "tokens", "requests"]) & ~Q(window="")),
                 name="limit_window_fits_metric",
             ),
@@ -81,6 +111,141 @@ class Limit(models.Model):
 
     def __str__(self) -> str:
         return f"{self.scope} {self.metric} {self.window} {self.amount}".strip()
+
+
+class LimitRequest(models.Model):
+    """A member asks for more: `asked_amount` beyond what `limit` gives, until `until`. Approving it makes a boost."""
+
+    class Status(models.TextChoices):
+        PENDING = "pending", "Pending"
+        APPROVED = "approved", "Approved"
+        DENIED = "denied", "Denied"
+        WITHDRAWN = "withdrawn", "Withdrawn"
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="limit_requests")
+    member = models.ForeignKey(Member, on_delete=models.PROTECT, related_name="limit_requests")
+    limit = models.ForeignKey(Limit, null=True, blank=True, on_delete=models.SET_NULL, related_name="requests")
+    metric = models.CharField(max_length=20, choices=Limit.Metric.choices)
+    window = models.CharField(max_length=8, choices=Limit.Window.choices, blank=True)
+    asked_amount = models.BigIntegerField()
+    until = models.DateTimeField()
+    note = models.CharField(max_length=400, blank=True)
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
+    decided_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    decided_at = models.DateTimeField(null=True, blank=True)
+    decision_note = models.CharField(max_length=400, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["member", "limit"], condition=Q(status="pending"), name="request_one_pending_per_limit"
+            ),
+            models.CheckConstraint(condition=Q(asked_amount__gt=0), name="request_asks_for_something"),
+            models.CheckConstraint(
+                condition=Q(status="pending", decided_at=None) | (~Q(status="pending") & Q(decided_at__isnull=False)),
+                name="request_decided_has_time",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.member} asks for {self.asked_amount} {self.metric}"
+
+
+class LimitBoost(models.Model):
+    """More than a limit gives, for a time: `extra` is added in [starts_at, ends_at)."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="limit_boosts")
+    limit = models.ForeignKey(Limit, on_delete=models.CASCADE, related_name="boosts")
+    extra = models.BigIntegerField()
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    reason = models.CharField(max_length=200, blank=True)
+    granted_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    request = models.OneToOneField(LimitRequest, null=True, blank=True, on_delete=models.SET_NULL, related_name="boost")
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(extra__gt=0), name="boost_gives_something"),
+            models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="boost_interval_not_empty"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.extra} more for {self.limit} until {self.ends_at:%Y-%m-%d}"
+
+
+class Refusal(models.Model):
+    """Why requests of a key were refused: one row per key, code, limit and minute, with how many there were.
+
+    Ids are no foreign keys: a refusal may outlive what it names. Amounts are micro-credits for credits, else counts.
+    """
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    team_id = models.BigIntegerField(null=True)
+    member_id = models.BigIntegerField()
+    key_id = models.BigIntegerField()
+    minute = models.DateTimeField()
+    code = models.CharField(max_length=40)
+    scope = models.CharField(max_length=12, blank=True)
+    scope_name = models.CharField(max_length=120, blank=True)
+    metric = models.CharField(max_length=20, blank=True)
+    window = models.CharField(max_length=8, blank=True)
+    limit_uuid = models.UUIDField(null=True)
+    limit = models.BigIntegerField(null=True)
+    used = models.BigIntegerField(null=True)
+    held = models.BigIntegerField(null=True)
+    need = models.BigIntegerField(null=True)
+    resets_at = models.DateTimeField(null=True)
+    model = models.CharField(max_length=120, blank=True)
+    message = models.CharField(max_length=500, blank=True)
+    count = models.IntegerField(default=1)
+    last_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-last_at", "-id"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["organization", "key_id", "code", "scope", "metric", "window", "limit_uuid", "minute"],
+                nulls_distinct=False,
+                name="refusal_once_per_minute",
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["organization", "-last_at"], name="refusal_by_organization"),
+            models.Index(fields=["member_id", "-last_at"], name="refusal_by_member"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.count} times"
+
+
+class Drift(models.Model):
+    """A difference that the reconciler found between counters and the log, with both values; repaired or not."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+")
+    found_at = models.DateTimeField()
+    cut = models.CharField(max_length=40, blank=True)
+    kind = models.CharField(max_length=20)
+    record = models.CharField(max_length=60)
+    field = models.CharField(max_length=60)
+    expected = models.BigIntegerField()
+    counted = models.BigIntegerField()
+    repair_id = models.CharField(max_length=40, blank=True)
+    repaired_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.record} {self.field}: {self.counted} in place of {self.expected}"
 
 
 class UsageDrain(models.Model):

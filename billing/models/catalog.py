@@ -1,11 +1,13 @@
 """Plans and dated rates. Changing a shared row bumps every organization that uses it (`billing.catalog`)."""
 
+import uuid
 from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 
+from accounts.models import Organization, User
 from billing.credits import MicroCreditsField
 
 BASELINE_CREDITS = 1_000_000
@@ -42,6 +44,10 @@ class Plan(models.Model):
     quota_strategy = models.CharField(max_length=16, choices=QuotaStrategy.choices, default=QuotaStrategy.FIXED_WINDOW)
     charging_mode = models.CharField(max_length=10, choices=ChargingMode.choices, default=ChargingMode.RESERVE)
     overage_policy = models.CharField(max_length=10, choices=OveragePolicy.choices, default=OveragePolicy.BLOCK)
+    overage_cap = MicroCreditsField(null=True, blank=True, help_text="Most credits of a period on invoice; empty: none.")
+    overage_price = models.DecimalField(
+        max_digits=12, decimal_places=6, null=True, blank=True, help_text="Price of one credit on invoice."
+    )
     fast_allowed = models.BooleanField(default=True)
     models_allowed = ArrayField(models.CharField(max_length=120), null=True, blank=True)
     price = models.DecimalField(max_digits=12, decimal_places=2, null=True, blank=True)
@@ -52,6 +58,9 @@ class Plan(models.Model):
         constraints: ClassVar = [
             models.CheckConstraint(
                 condition=Q(base_quota__isnull=True) | Q(base_quota__gte=0), name="plan_base_quota_not_negative"
+            ),
+            models.CheckConstraint(
+                condition=Q(overage_cap__isnull=True) | Q(overage_cap__gte=0), name="plan_overage_cap_not_negative"
             ),
         ]
 
@@ -83,13 +92,9 @@ class RateCard(models.Model):
         return self.name
 
 
-class Rate(models.Model):
-    """What a model costs in [valid_from, valid_to): micro-credits per million tokens. All null: unpriced, never free.
+class Pricing(models.Model):
+    """What a model costs in [valid_from, valid_to): micro-credits per million tokens. All null: unpriced, never free."""
 
-    A change adds a row; a usage record names the row it was priced with.
-    """
-
-    card = models.ForeignKey(RateCard, on_delete=models.PROTECT, related_name="rates")
     model = models.CharField(max_length=120)
     valid_from = models.DateTimeField()
     valid_to = models.DateTimeField(null=True, blank=True)
@@ -101,6 +106,15 @@ class Rate(models.Model):
     long_context_threshold = models.PositiveIntegerField(null=True, blank=True)
     long_context_input_thousandths = models.PositiveIntegerField(default=1000)
     long_context_output_thousandths = models.PositiveIntegerField(default=1000)
+
+    class Meta:
+        abstract = True
+
+
+class Rate(Pricing):
+    """The card's price of a model. A change adds a row; a usage record names the row it was priced with."""
+
+    card = models.ForeignKey(RateCard, on_delete=models.PROTECT, related_name="rates")
     source = models.JSONField(default=dict)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -120,3 +134,75 @@ class Rate(models.Model):
 
     def __str__(self) -> str:
         return f"{self.model} from {self.valid_from:%Y-%m-%d}"
+
+
+class RateOverride(Pricing):
+    """An organization's own price of a model, in place of the card's, in [valid_from, valid_to)."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="rate_overrides")
+    reason = models.CharField(max_length=200, blank=True)
+    created_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["organization", "model", "valid_from"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["organization", "model", "valid_from"], name="override_once_per_model_and_start"),
+            models.CheckConstraint(
+                condition=Q(valid_to__isnull=True) | Q(valid_to__gt=F("valid_from")), name="override_interval_not_empty"
+            ),
+            models.CheckConstraint(
+                condition=Q(input__isnull=True, cached_input__isnull=True, output__isnull=True)
+                | Q(input__gte=0, cached_input__gte=0, output__gte=0),
+                name="override_priced_in_full_or_not_at_all",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model} of {self.organization} from {self.valid_from:%Y-%m-%d}"
+
+
+class RateAlias(models.Model):
+    """Another name of a model in [valid_from, valid_to): what is asked by `alias` is priced as `model`."""
+
+    alias = models.CharField(max_length=120)
+    model = models.CharField(max_length=120)
+    valid_from = models.DateTimeField()
+    valid_to = models.DateTimeField(null=True, blank=True)
+    card = models.ForeignKey(RateCard, null=True, blank=True, on_delete=models.PROTECT, related_name="aliases")
+    source = models.JSONField(default=dict, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["alias", "valid_from"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["alias", "valid_from"], name="alias_once_per_name_and_start"),
+            models.CheckConstraint(
+                condition=Q(valid_to__isnull=True) | Q(valid_to__gt=F("valid_from")), name="alias_interval_not_empty"
+            ),
+            models.CheckConstraint(condition=~Q(alias=F("model")), name="alias_names_another"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.alias} is {self.model} from {self.valid_from:%Y-%m-%d}"
+
+
+class RateImport(models.Model):
+    """A rate card that was uploaded: what it would change, until somebody confirms it; then applied, once."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    name = models.CharField(max_length=80)
+    sha256 = models.CharField(max_length=64, unique=True)
+    text = models.TextField()
+    difference = models.JSONField(default=dict)
+    uploaded_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    applied_at = models.DateTimeField(null=True, blank=True)
+    card = models.OneToOneField(RateCard, null=True, blank=True, on_delete=models.PROTECT, related_name="import_of")
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return self.name

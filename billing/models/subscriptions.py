@@ -29,6 +29,11 @@ class Subscription(models.Model):
     anchor = models.DateField(help_text="Periods begin on this day of the week or month, in the organization's zone.")
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
+    suspended_at = models.DateTimeField(null=True, blank=True)
+    overage_cap = MicroCreditsField(null=True, blank=True, help_text="Most credits of a period on invoice; empty: the plan's.")
+    next_plan = models.ForeignKey(
+        Plan, null=True, blank=True, on_delete=models.PROTECT, related_name="+", help_text="Takes over with the next period."
+    )
 
     objects = SubscriptionQuerySet.as_manager()
 
@@ -50,10 +55,15 @@ class Subscription(models.Model):
 class SubscriptionPeriod(models.Model):
     """One period [starts_at, ends_at): what it grants and what was drawn, kept by the drain as a read model.
 
+    `quota` is what this period grants: the plan's, or by calendar days where the plan changed within it; `plan` names its terms.
+
     `quota - used_from_quota` is never negative: what exceeds the funds stands in `overdraft`.
     """
 
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="periods")
     subscription = models.ForeignKey(Subscription, on_delete=models.PROTECT, related_name="periods")
+    plan = models.ForeignKey(Plan, null=True, blank=True, on_delete=models.PROTECT, related_name="+")
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField()
     quota = MicroCreditsField()
@@ -63,6 +73,7 @@ class SubscriptionPeriod(models.Model):
     overdraft = MicroCreditsField(default=0)
     tokens = models.BigIntegerField(default=0)
     requests = models.BigIntegerField(default=0)
+    closed_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-starts_at"]

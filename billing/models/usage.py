@@ -99,3 +99,45 @@ class UsageRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.request_id}/{self.part}"
+
+
+class UsageHour(models.Model):
+    """Sums of one local hour, by whom, model and account: what every report reads. Kept by the drain with the log.
+
+    `hour` is the start of the hour as the organization's clock shows it; `account_id` 0 stands for none. Ids are no foreign keys:
+    rows are only ever made from log rows.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    hour = models.DateTimeField()
+    team_id = models.BigIntegerField(default=0)
+    member_id = models.BigIntegerField()
+    key_id = models.BigIntegerField()
+    model = models.CharField(max_length=120)
+    account_id = models.BigIntegerField(default=0)
+    requests = models.BigIntegerField(default=0)
+    input_tokens = models.BigIntegerField(default=0)
+    cached_input_tokens = models.BigIntegerField(default=0)
+    cache_write_tokens = models.BigIntegerField(default=0)
+    output_tokens = models.BigIntegerField(default=0)
+    reasoning_tokens = models.BigIntegerField(default=0)
+    counted_tokens = models.BigIntegerField(default=0)
+    credits = MicroCreditsField(default=0)
+    from_quota = MicroCreditsField(default=0)
+    from_purchased = MicroCreditsField(default=0)
+    from_overage = MicroCreditsField(default=0)
+    overdraft = MicroCreditsField(default=0)
+
+    class Meta:
+        ordering = ["organization", "hour"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["organization", "hour", "team_id", "member_id", "key_id", "model", "account_id"],
+                name="usage_hour_once_per_group",
+            ),
+        ]
+        indexes: ClassVar = [models.Index(fields=["member_id", "hour"], name="usage_hour_by_member")]
+
+    def __str__(self) -> str:
+        return f"{self.hour:%Y-%m-%d %H}"
