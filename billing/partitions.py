@@ -12,6 +12,8 @@ DEFAULT = f"{TABLE}_default"
 
 # Two callers at once (a migration, the task) would both see a partition missing.
 _LOCK = 0x77656972
+# The table's comment: it lives and dies with the rows it speaks of, and changes in the transaction that drops them.
+_COMPLETE = "complete since "
 
 
 def make_partitions(now: datetime, months_ahead: int = 3, months_back: int = 2) -> list[str]:
@@ -32,6 +34,16 @@ def make_partitions(now: datetime, months_ahead: int = 3, months_back: int = 2) 
                 _make(name, start, end)
             made.append(name)
     return made
+
+
+def complete_since() -> datetime:
+    """From when on the log still holds all that was written: retention says here what it dropped."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT obj_description(%s::regclass, 'pg_class')", [TABLE])
+        (said,) = cursor.fetchone()
+    if not said or not said.startswith(_COMPLETE):
+        return datetime(1970, 1, 1, tzinfo=UTC)
+    return datetime.fromisoformat(said.removeprefix(_COMPLETE))
 
 
 def _month(now: datetime, offset: int) -> datetime:
