@@ -12,7 +12,7 @@ from billing.models.subscriptions import SubscriptionPeriod
 
 
 class CreditLot(models.Model):
-    """Credits that were granted or bought at once. `drawn` and `expired` follow the ledger."""
+    """Credits that were granted or bought at once. `drawn` and `expired` (also: taken back) follow the ledger."""
 
     class Kind(models.TextChoices):
         GRANT = "grant", "Grant"
@@ -41,6 +41,30 @@ class CreditLot(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.reference}"
+
+
+SIDES = {
+    "allowance": ("allowance", "issued"),
+    "grant": ("credits", "issued"),
+    "purchase": ("credits", "issued"),
+    "usage_quota": ("usage", "allowance"),
+    "usage_purchased": ("usage", "credits"),
+    "overage": ("usage", "receivable"),
+    "overdraft": ("usage", "overdraft"),
+    "adjustment": ("credits", "issued"),
+    "expiry": ("expired", "credits"),
+}
+"""What a positive amount of each kind debits and credits; a negative one (an amendment that gives back) swaps them."""
+
+
+def _fits_kind() -> Q:
+    """Either way round. An adjustment may put right any two accounts; what is left of an allowance at its period's end expires too."""
+    fits = Q(kind="adjustment") | Q(kind="expiry", debit="expired", credit="allowance")
+    fits |= Q(kind="expiry", debit="allowance", credit="expired")
+    for kind, (debit, credit) in SIDES.items():
+        if kind != "adjustment":
+            fits |= Q(kind=kind, debit=debit, credit=credit) | Q(kind=kind, debit=credit, credit=debit)
+    return fits
 
 
 class LedgerEntryQuerySet(models.QuerySet["LedgerEntry"]):
@@ -100,10 +124,14 @@ class LedgerEntry(models.Model):
             models.UniqueConstraint(fields=["organization", "reference"], name="ledger_once_per_reference"),
             models.CheckConstraint(condition=Q(amount__gt=0), name="ledger_amount_positive"),
             models.CheckConstraint(condition=~Q(debit=F("credit")), name="ledger_two_accounts"),
+            models.CheckConstraint(condition=_fits_kind(), name="ledger_accounts_fit_kind"),
         ]
         indexes: ClassVar = [
             models.Index(fields=["organization", "-id"], name="ledger_by_organization"),
             models.Index(fields=["organization", "occurred_at"], name="ledger_by_time"),
+            # What a request drew, to give it back to the same lots.
+            models.Index(fields=["organization", "request_id"], condition=Q(kind="usage_purchased"), name="ledger_by_draw"),
+            models.Index(fields=["organization"], condition=Q(kind="usage_purchased", lot=None), name="ledger_without_lot"),
         ]
 
     def __str__(self) -> str:
