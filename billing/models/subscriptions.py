@@ -34,6 +34,7 @@ class Subscription(models.Model):
     next_plan = models.ForeignKey(
         Plan, null=True, blank=True, on_delete=models.PROTECT, related_name="+", help_text="Takes over with the next period."
     )
+    next_plan_at = models.DateTimeField(null=True, blank=True, help_text="When the next plan takes over: the end of a period.")
 
     objects = SubscriptionQuerySet.as_manager()
 
@@ -46,6 +47,13 @@ class Subscription(models.Model):
                 nulls_distinct=False,
                 name="subscription_one_active_per_subject",
             ),
+            models.CheckConstraint(
+                condition=Q(next_plan=None, next_plan_at=None) | Q(next_plan__isnull=False, next_plan_at__isnull=False),
+                name="subscription_next_plan_has_its_time",
+            ),
+            models.CheckConstraint(
+                condition=Q(overage_cap__isnull=True) | Q(overage_cap__gte=0), name="subscription_overage_cap_not_negative"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -55,7 +63,9 @@ class Subscription(models.Model):
 class SubscriptionPeriod(models.Model):
     """One period [starts_at, ends_at): what it grants and what was drawn, kept by the drain as a read model.
 
-    `quota` is what this period grants: the plan's, or by calendar days where the plan changed within it; `plan` names its terms.
+    `quota` is what this period grants: the plan's, or by calendar days where the plan changed within it; `plan` names its newest
+    terms, `terms` all of them with their local days and prices (`billing.proration.Terms`). `granted` is what stands in the ledger
+    as its allowance; it follows `quota`.
 
     `quota - used_from_quota` is never negative: what exceeds the funds stands in `overdraft`.
     """
@@ -73,10 +83,13 @@ class SubscriptionPeriod(models.Model):
     overdraft = MicroCreditsField(default=0)
     tokens = models.BigIntegerField(default=0)
     requests = models.BigIntegerField(default=0)
+    granted = MicroCreditsField(default=0)
+    terms = models.JSONField(default=dict, blank=True)
     closed_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-starts_at"]
+        indexes: ClassVar = [models.Index(fields=["ends_at", "id"], condition=Q(closed_at=None), name="period_not_closed")]
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["subscription", "starts_at"], name="period_once_per_start"),
             models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="period_not_empty"),
