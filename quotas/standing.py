@@ -29,6 +29,7 @@ class LimitState:
     held: int
     remaining: int
     resets_at: int | None
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,10 @@ class PlanState:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """`live`: requests of this key that run now. `used`: the key's own credits, tokens and requests of the plan period."""
+    """`live`: requests of this key that run now. The key's own credits, tokens and requests of the plan period.
+
+    `member_credits`: what all keys of the key's member used in it.
+    """
 
     limits: tuple[LimitState, ...]
     plan: PlanState
@@ -56,6 +60,7 @@ class Usage:
     credits: int
     tokens: int
     requests: int
+    member_credits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ def read(snapshot: Snapshot, view: View, answer: list[Any]) -> Usage:
     second, funding = answer[3], answer[4]
     counted = {name: _counted(values) for name, values in zip(view.names, answer[6:], strict=True)}
     quota, used, held = funding[1], funding[4], funding[5]
-    own = counted[view.names[-1]]
+    member, own = counted[view.names[-2]], counted[view.names[-1]]
     return Usage(
         limits=tuple(_state(snapshot, asked, counted[asked.record], second) for asked in view.asked),
         plan=PlanState(
@@ -98,6 +103,7 @@ def read(snapshot: Snapshot, view: View, answer: list[Any]) -> Usage:
         credits=max(0, own.sums[0][0] - own.held_c),
         tokens=max(0, own.sums[0][1] - own.held_t),
         requests=own.sums[0][2],
+        member_credits=max(0, member.sums[0][0] - member.held_c),
     )
 
 
@@ -126,4 +132,5 @@ def _state(snapshot: Snapshot, asked: Asked, counted: _Counted, second: int) -> 
         held=held,
         remaining=max(0, asked.limit.amount - total),
         resets_at=resets_at,
+        uuid=asked.limit.uuid,
     )
