@@ -49,6 +49,7 @@ def refusal(snapshot: Snapshot, view: View, answer: list[Any], *, need: dict[int
         "held": held,
         "need": need[metric],
         "shown": amounts,
+        "limit_uuid": asked.limit.uuid,
     }
     whose = f"the organization {scope_name}" if scope == "organization" else f"the {scope} {scope_name}"
     if metric == records.CONCURRENT:
