@@ -1,6 +1,7 @@
 """Billing periods by the calendar of the organization's zone: half open, derived on read, never stored to be waited for. Pure."""
 
 from calendar import monthrange
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
@@ -38,6 +39,23 @@ def period_at(anchor: date, reset_period: str, zone: ZoneInfo | str, now: dateti
 
 
 @lru_cache(maxsize=10_000)
+def among(rows: Sequence[Period], derived: Period, now: datetime) -> Period:
+    """The period that `now` lies in: that of `rows` (what was opened, half open, in order) which holds it, else `derived`.
+
+    What was opened keeps its bounds, also where a change of plan began it in the middle of a day; what the calendar gives is
+    clipped so that it overlaps none.
+    """
+    start, end = derived.start, derived.end
+    for row in rows:
+        if now in row:
+            return row
+        if row.end <= now:
+            start = max(start, row.end)
+        else:
+            end = min(end, row.start)
+    return Period(start, end)
+
+
 def start_day(anchor: date, reset_period: str, number: int) -> date:
     """The first local day of the period `number`, counted from the anchor's own, 0. Raises ValueError for an unknown period."""
     if reset_period == "weekly":

@@ -3,15 +3,15 @@
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from accounts.models import Organization
 from billing.errors import BillingError, ModelUnknown, ModelUnpriced
-from billing.models import Rate, Subscription
-from billing.periods import Period, period_at
+from billing.models import Plan, Rate, Subscription, SubscriptionPeriod
+from billing.periods import Period, among, period_at
 
 logger = logging.getLogger(__name__)
 
@@ -105,8 +105,21 @@ class RateCardSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class PeriodSnapshot:
+    """A period that has a row and is not closed: [start, end) and what it grants, in micro-credits."""
+
+    start: datetime
+    end: datetime
+    quota: int
+
+
+@dataclass(frozen=True, slots=True)
 class SubscriptionSnapshot:
-    """An active subscription: of the organization, or (member_id) a seat. `quota` in micro-credits of one period."""
+    """An active subscription: of the organization, or (member_id) a seat. `quota` in micro-credits of one whole period.
+
+    `overage_cap`: most micro-credits of a period on invoice; 0 unless the policy is invoice. `following`: the terms that take over
+    at `follows_at` by themselves; who asks at a given time asks `at(now)` first.
+    """
 
     subscription_id: int
     member_id: int | None
@@ -120,10 +133,32 @@ class SubscriptionSnapshot:
     charging_mode: str
     overage_policy: str
     quota_strategy: str
+    overage_cap: int = 0
+    is_suspended: bool = False
+    periods: tuple[PeriodSnapshot, ...] = ()
+    follows_at: datetime | None = None
+    following: "SubscriptionSnapshot | None" = None
+
+    def at(self, now: datetime) -> "SubscriptionSnapshot":
+        """The terms in force at `now`: these, or those of the next plan once its period has begun."""
+        if self.following is not None and self.follows_at is not None and now >= self.follows_at:
+            return self.following
+        return self
 
     def period_at(self, now: datetime) -> Period:
-        """The period that `now` lies in, by the calendar of the organization's zone."""
-        return period_at(self.anchor, self.reset_period, ZoneInfo(self.timezone), now)
+        """The period that `now` lies in: its row's, else by the calendar of the organization's zone. Periods never overlap."""
+        return among(
+            [Period(one.start, one.end) for one in self.periods],
+            period_at(self.anchor, self.reset_period, ZoneInfo(self.timezone), now),
+            now,
+        )
+
+    def quota_at(self, start: datetime) -> int:
+        """What the period that begins at `start` grants: its row's quota if it has one, else the plan's."""
+        for period in self.periods:
+            if period.start == start:
+                return period.quota
+        return self.quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +170,7 @@ class BillingSnapshot:
 
 
 def load(organization_id: int) -> BillingSnapshot:
-    """Reads rates and the active subscriptions; three queries. Raises Organization.DoesNotExist."""
+    """Reads rates, the active subscriptions and their open periods; four queries. Raises Organization.DoesNotExist."""
     organization = Organization.objects.only("timezone", "unpriced_models").get(pk=organization_id)
     return BillingSnapshot(
         rates=load_rates(uses_fallback=organization.unpriced_models == Organization.UnpricedModels.FALLBACK),
@@ -173,27 +208,48 @@ def _row_of(rate: Rate) -> RateRow:
 
 
 def _load_subscriptions(organization: Organization) -> tuple[SubscriptionSnapshot, ...]:
+    """Two queries: the active subscriptions with their plans, and their periods that are not closed."""
+    rows: dict[int, list[PeriodSnapshot]] = {}
+    open_rows = SubscriptionPeriod.objects.filter(organization=organization, closed_at=None, subscription__ended_at=None).order_by(
+        "starts_at"
+    )
+    for subscription_id, start, end, quota in open_rows.values_list("subscription_id", "starts_at", "ends_at", "quota"):
+        rows.setdefault(subscription_id, []).append(PeriodSnapshot(start, end, quota))
     snapshots = []
-    for subscription in Subscription.objects.for_organization(organization).active().select_related("plan"):
-        plan = subscription.plan
-        snapshots.append(
-            SubscriptionSnapshot(
-                subscription_id=subscription.pk,
-                member_id=subscription.member_id,
-                plan_slug=plan.slug,
-                timezone=organization.timezone,
-                reset_period=plan.reset_period,
-                anchor=subscription.anchor,
-                # A plan whose quota was unset after the start grants nothing: unset is never unlimited.
-                quota=plan.quota or 0,
-                fast_allowed=plan.fast_allowed,
-                models=None if plan.models_allowed is None else frozenset(plan.models_allowed),
-                charging_mode=plan.charging_mode,
-                overage_policy=plan.overage_policy,
-                quota_strategy=plan.quota_strategy,
-            )
-        )
+    for subscription in Subscription.objects.for_organization(organization).active().select_related("plan", "next_plan"):
+        own = _of_plan(organization, subscription, subscription.plan, tuple(rows.get(subscription.pk, ())))
+        if subscription.next_plan is not None and subscription.next_plan_at is not None:
+            following = _of_plan(organization, subscription, subscription.next_plan, own.periods)
+            if following.reset_period != own.reset_period:
+                # Another rhythm begins where the old one ends.
+                following = replace(following, anchor=subscription.next_plan_at.astimezone(ZoneInfo(organization.timezone)).date())
+            own = replace(own, follows_at=subscription.next_plan_at, following=following)
+        snapshots.append(own)
     return tuple(snapshots)
+
+
+def _of_plan(
+    organization: Organization, subscription: Subscription, plan: Plan, rows: tuple[PeriodSnapshot, ...]
+) -> SubscriptionSnapshot:
+    cap = subscription.overage_cap if subscription.overage_cap is not None else plan.overage_cap
+    return SubscriptionSnapshot(
+        subscription_id=subscription.pk,
+        member_id=subscription.member_id,
+        plan_slug=plan.slug,
+        timezone=organization.timezone,
+        reset_period=plan.reset_period,
+        anchor=subscription.anchor,
+        # A plan whose quota was unset after the start grants nothing: unset is never unlimited.
+        quota=plan.quota or 0,
+        fast_allowed=plan.fast_allowed,
+        models=None if plan.models_allowed is None else frozenset(plan.models_allowed),
+        charging_mode=plan.charging_mode,
+        overage_policy=plan.overage_policy,
+        quota_strategy=plan.quota_strategy,
+        overage_cap=(cap or 0) if plan.overage_policy == Plan.OveragePolicy.INVOICE else 0,
+        is_suspended=subscription.suspended_at is not None,
+        periods=rows,
+    )
 
 
 def _is_date(text: str) -> bool:
