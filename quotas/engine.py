@@ -44,6 +44,7 @@ PUBLISH = Script("quotas.publish", _source("publish"))
 REBUILD = Script("quotas.rebuild", _source("rebuild"))
 PEEK = Script("quotas.peek", _source("peek"))
 TIDY = Script("quotas.tidy", _source("tidy"))
+ADJUST = Script("quotas.adjust", _source("adjust"))
 
 
 def counters_key(organization_id: int) -> str:
