@@ -8,7 +8,12 @@ DomainError
    ├─ RateCardRefused      a rate card file is wrong, or would change what is past
    ├─ PlanUnknown          no plan has this slug
    ├─ PlanNotActivatable   the plan has no quota yet
-   └─ AlreadySubscribed    the organization or member has an active subscription
+   ├─ AlreadySubscribed    the organization or member has an active subscription
+   ├─ ReferenceReused      a reference of the ledger stands for something else
+   ├─ CreditsRefused       an amount of credits that cannot be moved
+   │  └─ NotEnoughCredits  more would be taken back than is left
+   ├─ OperatorsOnly        an owner or member would give or take credits
+   └─ PaymentRefused       a payment names what is not there, or is told of in two ways
 """
 
 from typing import ClassVar
@@ -62,4 +67,38 @@ class AlreadySubscribed(BillingError):
     """One active subscription per organization, one seat per member."""
 
     code: ClassVar[str] = "already_subscribed"
+    status: ClassVar[int] = 409
+
+
+class ReferenceReused(BillingError):
+    """Facts: reference. Nothing was posted."""
+
+    code: ClassVar[str] = "reference_reused"
+    status: ClassVar[int] = 409
+
+
+class CreditsRefused(BillingError):
+    """Zero, the wrong sign, or more than counters can hold. Nothing was moved."""
+
+    code: ClassVar[str] = "credits_refused"
+
+
+class NotEnoughCredits(CreditsRefused):
+    """Facts: left, asked (decimal text). What was drawn is not taken back."""
+
+    code: ClassVar[str] = "not_enough_credits"
+    status: ClassVar[int] = 409
+
+
+class OperatorsOnly(BillingError):
+    """Credits are money: owners see them, operators move them."""
+
+    code: ClassVar[str] = "operators_only"
+    status: ClassVar[int] = 403
+
+
+class PaymentRefused(BillingError):
+    """Facts: payment_id. Nothing was marked or granted."""
+
+    code: ClassVar[str] = "payment_refused"
     status: ClassVar[int] = 409

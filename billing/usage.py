@@ -1,20 +1,16 @@
-"""Writes the usage log and the periods' read model, each part of a request once, however often its event comes."""
+"""Writes the usage log, its ledger entries and read models, each part of a request once, however often its event comes."""
 
-import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 from django.db import connection, transaction
-from django.db.models import Q
 
-from billing import subscriptions
+from billing import funding, ledger, rollups
 from billing.events import UsageEvent
-from billing.models import Subscription, SubscriptionPeriod, UsageRecord
-
-logger = logging.getLogger(__name__)
+from billing.models import SubscriptionPeriod, UsageRecord
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ORPHANED = UsageRecord.Status.ORPHANED.value
@@ -73,15 +69,17 @@ INSERT = f"""
 
 UPDATE_PERIODS = """
     UPDATE billing_subscriptionperiod AS period SET
-        quota = GREATEST(period.quota, period.used_from_quota + drawn.from_quota),
+        quota = period.quota + drawn.grown,
+        granted = period.granted + drawn.grown,
         used_from_quota = period.used_from_quota + drawn.from_quota,
         used_from_purchased = period.used_from_purchased + drawn.from_purchased,
         overage = period.overage + drawn.from_overage,
         overdraft = period.overdraft + drawn.overdraft,
         tokens = period.tokens + drawn.tokens,
         requests = period.requests + drawn.requests
-    FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
-        AS drawn(id, from_quota, from_purchased, from_overage, overdraft, tokens, requests)
+    FROM unnest(
+        %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]
+    ) AS drawn (id, grown, from_quota, from_purchased, from_overage, overdraft, tokens, requests)
     WHERE period.id = drawn.id
 """
 
@@ -89,11 +87,12 @@ Part = tuple[str, int, datetime]
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """An event as it will stand in the log, in part 1 as differences."""
+class Row:
+    """An event as it will stand in the log, in part 1 as differences. `period_id`: the period that pays, once it is known."""
 
     event: UsageEvent
     columns: dict[str, Any]
+    period_id: int | None = None
 
     @property
     def part(self) -> Part:
@@ -104,34 +103,46 @@ def record(organization_id: int, events: Sequence[UsageEvent]) -> int:
     """Writes what is new of `events` in the caller's transaction (or its own); how many rows were added.
 
     A part that is in the log already changes nothing, with one exception: a settlement (part 0, `S`) that meets its own orphan is
-    stored as the difference, part 1, if there is none. Periods move only by what was added, keyed by the event's own period start.
-    After LOGGED the engine did not know the funds: then the quota pays what is left of it, and the rest is overdraft. Where an
-    event drew more from the quota than its period's row grants, the plan granted more by then, and the row follows.
+    stored as the difference, part 1, if there is none. Ledger, hourly sums and periods move only by what was added; periods are
+    keyed by the event's own period start. After LOGGED the engine did not know the funds: then they are split here, by the terms
+    of the period. Where an event drew more from the quota than its period's row grants, the plan granted more by then, and the row
+    follows.
 
-    A handful of statements however many events. Raises IntegrityError for an event that names what does not exist.
+    A handful of statements however many events; writers of one organization wait for each other, in the ledger's lock. Raises
+    IntegrityError for an event that names what does not exist.
     """
+    if not events:
+        return 0
     with transaction.atomic():
+        # Before any row: two writers that bring the same rows in different order cannot wait for each other.
+        ledger.lock(organization_id)
         added = _write(organization_id, [_row(organization_id, event) for event in events if event.outcome != LOGGED])
-        for event in events:
-            if event.outcome == LOGGED:
-                added += _write(organization_id, [_row(organization_id, _with_funds(organization_id, event))])
+        logged = [event for event in events if event.outcome == LOGGED]
+        while logged:
+            first: dict[funding.Part, UsageEvent] = {}
+            for event in logged:
+                first.setdefault(funding.part_of(event), event)
+            added += _write(organization_id, [_row(organization_id, event) for event in funding.split(organization_id, first)])
+            logged = [event for event in logged if first[funding.part_of(event)] is not event]
     return added
 
 
-def _write(organization_id: int, rows: Sequence[_Row]) -> int:
+def _write(organization_id: int, rows: Sequence[Row]) -> int:
     if not rows:
         return 0
     inserted = _insert(rows)
     new = {id(row) for row in inserted}
     again = [row for row in rows if id(row) not in new]
     amended = _insert(_amendments(organization_id, again)) if again else []
-    _move_periods(organization_id, [*inserted, *amended])
-    return len(inserted) + len(amended)
+    added = _move_periods(organization_id, [*inserted, *amended])
+    ledger.post_usage(organization_id, added)
+    rollups.add(organization_id, added)
+    return len(added)
 
 
-def _insert(rows: Sequence[_Row]) -> list[_Row]:
+def _insert(rows: Sequence[Row]) -> list[Row]:
     """Adds the rows whose part is not in the log; the ones that were added."""
-    first: dict[Part, _Row] = {}
+    first: dict[Part, Row] = {}
     for row in rows:
         first.setdefault(row.part, row)
     if not first:
@@ -155,7 +166,7 @@ def _without_nul(value: Any) -> Any:
     return value
 
 
-def _row(organization_id: int, event: UsageEvent) -> _Row:
+def _row(organization_id: int, event: UsageEvent) -> Row:
     body, lines = event.body, event.body.lines
     status = body.status[:16]
     if event.state == "O":
@@ -164,7 +175,7 @@ def _row(organization_id: int, event: UsageEvent) -> _Row:
         # The log tells orphans by their status; a settlement that names no status is none.
         status = UsageRecord.Status.FAILED.value
     served = body.model_served or (lines[-1].model if lines else body.model_asked)
-    return _Row(
+    return Row(
         event,
         {
             "request_id": event.request_id,
@@ -229,7 +240,7 @@ DIFFERENCES = (
 )
 
 
-def _amendments(organization_id: int, rows: Sequence[_Row]) -> list[_Row]:
+def _amendments(organization_id: int, rows: Sequence[Row]) -> list[Row]:
     """Part 1 for each settlement whose part 0 in the log is its own orphan; empty for those that are there already."""
     settled = {row.part: row for row in rows if row.event.part == 0 and row.event.state == "S"}
     if not settled:
@@ -246,92 +257,47 @@ def _amendments(organization_id: int, rows: Sequence[_Row]) -> list[_Row]:
         row = settled.get((orphan.request_id, 0, orphan.admitted_at))
         if row is not None:
             differences = {name: row.columns[name] - getattr(orphan, name) for name in DIFFERENCES}
-            amendments.append(_Row(row.event, {**row.columns, **differences, "part": 1}))
+            amendments.append(Row(row.event, {**row.columns, **differences, "part": 1}))
     return amendments
 
 
 # ------------------------------------------------------------------------------------------------------------- periods
 
-
-def _with_funds(organization_id: int, event: UsageEvent) -> UsageEvent:
-    """The event with the split that the engine could not make. What its own orphan drew is given back first."""
-    orphan = UsageRecord.objects.filter(
-        organization_id=organization_id,
-        request_id=event.request_id,
-        admitted_at=datetime.fromtimestamp(event.admitted_at, UTC),
-        part=0,
-        status=ORPHANED,
-    ).first()
-    period = _periods(organization_id, [event]).get(_source(event))
-    if period is None:
-        return event
-    left = period.quota - period.used_from_quota + (orphan.from_quota if orphan is not None else 0)
-    from_quota = min(event.credits, max(0, left))
-    return replace(event, from_quota=from_quota, from_purchased=0, from_overage=0, overdraft=event.credits - from_quota)
+_DRAWN = ("from_quota", "from_purchased", "from_overage", "overdraft", "counted_tokens", "counted_requests")
 
 
-Source = tuple[str, int, int]
-
-
-def _source(event: UsageEvent) -> Source:
-    return (event.source, event.period_start, event.admitted_at)
-
-
-def _move_periods(organization_id: int, rows: Sequence[_Row]) -> None:
-    periods = _periods(organization_id, [row.event for row in rows])
+def _move_periods(organization_id: int, rows: Sequence[Row]) -> list[Row]:
+    """Adds the rows to their periods, in one statement; the rows again, each with its period."""
+    if not rows:
+        return []
+    periods = funding.periods(organization_id, [row.event for row in rows])
+    by_id = {period.pk: period for period in periods.values()}
     sums: dict[int, list[int]] = {}
+    placed = []
     for row in rows:
-        period = periods.get(_source(row.event))
+        period = periods.get(funding.source_of(row.event))
+        placed.append(row if period is None else replace(row, period_id=period.pk))
         if period is None:
             continue
-        drawn = sums.setdefault(period.pk, [0] * 6)
-        for index, name in enumerate(
-            ("from_quota", "from_purchased", "from_overage", "overdraft", "counted_tokens", "counted_requests")
-        ):
+        drawn = sums.setdefault(period.pk, [0] * len(_DRAWN))
+        for index, name in enumerate(_DRAWN):
             drawn[index] += row.columns[name]
+    grown = {pk: max(0, by_id[pk].used_from_quota + drawn[0] - by_id[pk].quota) for pk, drawn in sums.items()}
     if sums:
-        columns = zip(*((pk, *drawn) for pk, drawn in sorted(sums.items())), strict=True)
+        columns = zip(*((pk, grown[pk], *drawn) for pk, drawn in sorted(sums.items())), strict=True)
         with connection.cursor() as cursor:
             cursor.execute(UPDATE_PERIODS, [list(column) for column in columns])
+    ledger.post(organization_id, [_growth(by_id[pk], amount, rows[-1]) for pk, amount in sorted(grown.items()) if amount])
+    return placed
 
 
-def _periods(organization_id: int, events: Iterable[UsageEvent]) -> dict[Source, SubscriptionPeriod]:
-    """The period row, locked, that each event draws on; made where it is missing. Absent for a source without a subscription."""
-    wanted = {_source(event) for event in events}
-    by_source = _subscriptions(organization_id, {source for source, _, _ in wanted})
-    for source in {source for source, _, _ in wanted} - by_source.keys():
-        logger.warning("usage without a subscription", extra={"organization_id": organization_id, "source": source})
-    chosen: dict[Source, tuple[Subscription, datetime]] = {}
-    for source, start, admitted_at in wanted:
-        if (candidates := by_source.get(source)) is None:
-            continue
-        begun = [one for one in candidates if int(one.started_at.timestamp()) <= admitted_at]
-        chosen[(source, start, admitted_at)] = ((begun or candidates[:1])[-1], datetime.fromtimestamp(start, UTC))
-    pairs = set(chosen.values())
-    rows = _locked(pairs)
-    for subscription, start_at in sorted(pairs, key=lambda pair: (pair[0].pk, pair[1])):
-        if (subscription.pk, start_at) not in rows:
-            row = subscriptions.open_period(subscription, start_at, starts_at=start_at)
-            rows[(subscription.pk, start_at)] = SubscriptionPeriod.objects.select_for_update().get(pk=row.pk)
-    return {key: rows[(subscription.pk, start_at)] for key, (subscription, start_at) in chosen.items()}
-
-
-def _subscriptions(organization_id: int, sources: set[str]) -> dict[str, list[Subscription]]:
-    """All subscriptions of the sources (`o`, `m<member id>`), the oldest first."""
-    members = [int(source[1:]) for source in sources if source.startswith("m")]
-    subjects = Q(member_id__in=members)
-    if "o" in sources:
-        subjects |= Q(member_id=None)
-    found = Subscription.objects.filter(subjects, organization_id=organization_id).select_related("organization", "plan")
-    by_source: dict[str, list[Subscription]] = {}
-    for subscription in found.order_by("started_at", "pk"):
-        by_source.setdefault("o" if subscription.member_id is None else f"m{subscription.member_id}", []).append(subscription)
-    return by_source
-
-
-def _locked(pairs: set[tuple[Subscription, datetime]]) -> dict[tuple[int, datetime], SubscriptionPeriod]:
-    rows = SubscriptionPeriod.objects.filter(
-        subscription_id__in={subscription.pk for subscription, _ in pairs}, starts_at__in={start for _, start in pairs}
+def _growth(period: SubscriptionPeriod, amount: int, row: Row) -> ledger.Entry:
+    request_id, part, admitted_at = row.part
+    return ledger.Entry(
+        kind=ledger.Kind.ALLOWANCE.value,
+        amount=amount,
+        reference=f"allowance:{period.uuid}:{request_id}:{part}",
+        occurred_at=admitted_at,
+        period_id=period.pk,
+        reason="The engine knew of a larger quota.",
     )
-    # In the order of their ids, so that two writers cannot wait for each other.
-    return {(row.subscription_id, row.starts_at): row for row in rows.select_for_update().order_by("pk")}

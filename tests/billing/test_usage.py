@@ -277,7 +277,7 @@ def test_a_full_batch_takes_a_handful_of_statements_and_little_time(organization
         with CaptureQueriesContext(connection) as queries:
             assert usage.record(organization.pk, events) == 500
         took.append(time.perf_counter() - began)
-        # Savepoint, insert, subscriptions, period, update, release.
-        assert len(queries) == 6
+        # Savepoint, lock, insert, subscriptions, period, update, ledger; hourly sums: lock, zone, upsert; release.
+        assert len(queries) == 11
     assert drawn(organization)[5] == 2000
     assert min(took) < 0.25
