@@ -38,7 +38,6 @@ def period_at(anchor: date, reset_period: str, zone: ZoneInfo | str, now: dateti
     )
 
 
-@lru_cache(maxsize=10_000)
 def among(rows: Sequence[Period], derived: Period, now: datetime) -> Period:
     """The period that `now` lies in: that of `rows` (what was opened, half open, in order) which holds it, else `derived`.
 
@@ -56,6 +55,7 @@ def among(rows: Sequence[Period], derived: Period, now: datetime) -> Period:
     return Period(start, end)
 
 
+@lru_cache(maxsize=10_000)
 def start_day(anchor: date, reset_period: str, number: int) -> date:
     """The first local day of the period `number`, counted from the anchor's own, 0. Raises ValueError for an unknown period."""
     if reset_period == "weekly":
