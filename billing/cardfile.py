@@ -1,6 +1,7 @@
 """A rate card file, read: lists split, patterns expanded, text made exact integers. Pure; `billing.ratecards` imports the result.
 
-The form is `ratecard-facts/1`, as in `billing/data/codex-2026.json`: credits per million tokens as decimal strings.
+The form is `ratecard-facts/1`, as in `billing/data/codex-2026.json`: credits per million tokens as decimal strings. A rate may also
+bring a `cache_write` price and `long_context: {threshold_input_tokens, input_multiplier, output_multiplier}`; a card, `aliases`.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ import msgspec
 
 from billing import credits
 from billing.errors import RateCardRefused
+from billing.pricing import MOST_RATE, MOST_THOUSANDTHS
 
 SCHEMA = "ratecard-facts/1"
 UNKNOWN_START = datetime(2026, 4, 2, tzinfo=UTC)
@@ -35,26 +37,49 @@ class CardRate:
     output: int | None
     fast_thousandths: int
     source: dict[str, Any]
+    long_context_threshold: int | None = None
+    long_context_input_thousandths: int = STANDARD_THOUSANDTHS
+    long_context_output_thousandths: int = STANDARD_THOUSANDTHS
 
     @property
     def is_priced(self) -> bool:
         return self.input is not None
 
-    @property
-    def prices(self) -> tuple[int | None, ...]:
-        """What must not change under the same model and start."""
-        return (self.input, self.cached_input, self.cache_write, self.output, self.fast_thousandths)
+
+@dataclass(frozen=True, slots=True)
+class CardAlias:
+    """Another name of a model in [valid_from, valid_to)."""
+
+    alias: str
+    model: str
+    valid_from: datetime
+    valid_to: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """What became of a fast multiplier: the models of the card, sorted, of which some row has it."""
+
+    pattern: str
+    thousandths: int
+    models: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A file: its rows by model and start, what was left out, and where its figures come from."""
+    """A file: its rows by model and start, what was left out, and where its figures come from.
+
+    `has_long_context_facts`: the file speaks of long contexts apart from its rates, which prices nothing.
+    """
 
     name: str
     sha256: str
     rates: tuple[CardRate, ...]
     notices: tuple[str, ...]
     sources: dict[str, Any]
+    aliases: tuple[CardAlias, ...] = ()
+    expansions: tuple[Expansion, ...] = ()
+    has_long_context_facts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +112,16 @@ class _Prices(msgspec.Struct, frozen=True):
     cache_write: str | None = None
 
 
+class _LongContext(msgspec.Struct, frozen=True):
+    threshold_input_tokens: int
+    input_multiplier: str = "1"
+    output_multiplier: str = "1"
+
+
 class _Rate(msgspec.Struct, frozen=True):
     model: str
     credits_per_million: _Prices
+    long_context: _LongContext | None = None
     effective_from: str | None = None
     effective_to: str | None = None
     confidence: str | None = None
@@ -104,11 +136,20 @@ class _Multiplier(msgspec.Struct, frozen=True):
     effective_to: str | None = None
 
 
+class _Alias(msgspec.Struct, frozen=True):
+    alias: str
+    model: str
+    effective_from: str | None = None
+    effective_to: str | None = None
+
+
 class _File(msgspec.Struct, frozen=True):
     schema: str
     unit: str
     rates: list[_Rate]
     fast_multiplier: list[_Multiplier] = []
+    aliases: list[_Alias] = []
+    long_context: Any = None
     compiled: str = ""
     sources: dict[str, str] = {}
 
@@ -141,21 +182,31 @@ def read(content: bytes, *, name: str) -> Card:
         for multiplier in multipliers
         if not any(multiplier.covers(rate.model) for rate in rates)
     ]
+    applied: dict[Multiplier, set[str]] = {multiplier: set() for multiplier in multipliers}
+    expanded = tuple(_expanded(_without_overlap(rates), multipliers, applied))
     return Card(
         name=f"{name} ({file.compiled})" if file.compiled else name,
         sha256=hashlib.sha256(content).hexdigest(),
-        rates=tuple(_expanded(_without_overlap(rates), multipliers)),
+        rates=expanded,
         notices=tuple(notices),
         sources=dict(file.sources),
+        aliases=tuple(_aliases(file.aliases, expanded)),
+        expansions=tuple(Expansion(one.pattern, one.thousandths, tuple(sorted(models))) for one, models in applied.items()),
+        has_long_context_facts=file.long_context is not None,
     )
 
 
 def _names(listed: str, where: str) -> list[str]:
     names = [name.strip() for name in listed.split(",")]
     for name in names:
-        if not name or len(name) > _LONGEST_MODEL or any(character.isspace() for character in name) or "*" in name[:-1]:
+        if not is_name(name) or "*" in name[:-1]:
             raise RateCardRefused(f"{where}: {listed!r} is not a model name or a list of them.")
     return names
+
+
+def is_name(text: str) -> bool:
+    """Could this be a model's name: one printable word, no longer than the log's column?"""
+    return 0 < len(text) <= _LONGEST_MODEL and text.isprintable() and not any(character.isspace() for character in text)
 
 
 def _rate(row: _Rate, model: str, where: str) -> CardRate:
@@ -164,7 +215,10 @@ def _rate(row: _Rate, model: str, where: str) -> CardRate:
     if any(price is None for price in given) and any(price is not None for price in (*given, prices.cache_write)):
         raise RateCardRefused(f"{where}: input, cached_input and output are given all together or not at all.")
     valid_from, valid_to = _interval(row.effective_from, row.effective_to, where)
-    return CardRate(
+    long = row.long_context
+    if long is not None and not 0 <= long.threshold_input_tokens < 2**31:
+        raise RateCardRefused(f"{where}: {long.threshold_input_tokens} is not a threshold of input tokens.")
+    rate = CardRate(
         model=model,
         valid_from=valid_from,
         valid_to=valid_to,
@@ -179,30 +233,88 @@ def _rate(row: _Rate, model: str, where: str) -> CardRate:
             "note": row.note,
             "is_start_known": row.effective_from is not None,
         },
+        long_context_threshold=None if long is None else long.threshold_input_tokens,
+        long_context_input_thousandths=STANDARD_THOUSANDTHS if long is None else _thousandths(long.input_multiplier, where),
+        long_context_output_thousandths=STANDARD_THOUSANDTHS if long is None else _thousandths(long.output_multiplier, where),
     )
+    if rate.input is not None and rate.cached_input is not None and rate.cached_input > max(rate.input, rate.cache_write or 0):
+        raise RateCardRefused(f"{where}: cached input is dearer than input.")
+    return rate
 
 
 def _multipliers(entry: _Multiplier, where: str) -> Iterable[Multiplier]:
     valid_from, valid_to = _interval(entry.effective_from, entry.effective_to, where)
-    whole, _, part = entry.multiplier.partition(".")
+    factor = _thousandths(entry.multiplier, where)
+    for name in _names(entry.model, where):
+        yield Multiplier(name, valid_from, valid_to, factor)
+
+
+def _thousandths(text: str, where: str) -> int:
+    try:
+        return thousandths(text)
+    except ValueError as error:
+        raise RateCardRefused(f"{where}: {error}") from error
+
+
+def thousandths(text: str) -> int:
+    """A multiplier's decimal text as thousandths. Raises ValueError."""
+    whole, _, part = text.strip().partition(".")
     digits = whole + part
     if not digits.isascii() or not digits.isdigit() or len(part) > 3 or len(whole) > 4:
-        raise RateCardRefused(f"{where}: the multiplier {entry.multiplier!r} is not a decimal number with up to 3 places.")
-    thousandths = int(whole or "0") * 1000 + int(part.ljust(3, "0"))
-    for name in _names(entry.model, where):
-        yield Multiplier(name, valid_from, valid_to, thousandths)
+        raise ValueError(f"the multiplier {text!r} is not a decimal number with up to 3 places.")
+    found = int(whole or "0") * 1000 + int(part.ljust(3, "0"))
+    if found > MOST_THOUSANDTHS:
+        raise ValueError(f"the multiplier {text!r} is above {MOST_THOUSANDTHS // 1000}.")
+    return found
+
+
+def price(text: str) -> int:
+    """A price's decimal text, credits per million tokens, as micro-credits. Raises ValueError."""
+    found = credits.parse(text)
+    if found < 0:
+        raise ValueError(f"the rate {text!r} is negative.")
+    if found > MOST_RATE:
+        raise ValueError(f"the rate {text!r} is above the dearest one that is taken, {credits.text(MOST_RATE)} credits.")
+    return found
+
+
+def _aliases(entries: Sequence[_Alias], rates: Sequence[CardRate]) -> Iterable[CardAlias]:
+    """By alias and start. One that names itself, has two models at a time, or a rate of its own at that time, is refused."""
+    found = []
+    for index, entry in enumerate(entries):
+        where = f"aliases[{index}]"
+        if not is_name(entry.alias) or not is_name(entry.model) or "*" in entry.alias + entry.model:
+            raise RateCardRefused(f"{where}: {entry.alias!r} and {entry.model!r} are not model names.")
+        if entry.alias == entry.model:
+            raise RateCardRefused(f"{where}: {entry.alias!r} names itself.")
+        found.append(CardAlias(entry.alias, entry.model, *_interval(entry.effective_from, entry.effective_to, where)))
+    ordered = sorted(found, key=lambda one: (one.alias, one.valid_from))
+    for index, (earlier, later) in enumerate(pairwise(ordered)):
+        if earlier.alias != later.alias:
+            continue
+        if earlier.valid_to is None and earlier.valid_from < later.valid_from:
+            ordered[index] = replace(earlier, valid_to=later.valid_from)
+        elif earlier.valid_to is None or earlier.valid_to > later.valid_from:
+            raise RateCardRefused(f"The alias {later.alias} has two models from {later.valid_from:%Y-%m-%d}.")
+    for alias in ordered:
+        for rate in rates:
+            if rate.model == alias.alias and overlap(alias.valid_from, alias.valid_to, rate.valid_from, rate.valid_to):
+                raise RateCardRefused(f"{alias.alias} is an alias and has a rate of its own at the same time.")
+    return ordered
+
+
+def overlap(start: datetime, end: datetime | None, other_start: datetime, other_end: datetime | None) -> bool:
+    """Do two intervals [start, end) share a moment? An end of None is never."""
+    return (other_end is None or start < other_end) and (end is None or other_start < end)
 
 
 def _price(text: str | None, where: str) -> int | None:
     if text is None:
         return None
     try:
-        price = credits.parse(text)
+        return price(text)
     except ValueError as error:
         raise RateCardRefused(f"{where}: {error}") from error
-    if price < 0:
-        raise RateCardRefused(f"{where}: the rate {text!r} is negative.")
-    return price
 
 
 def _interval(start: str | None, end: str | None, where: str) -> tuple[datetime, datetime | None]:
@@ -241,17 +353,22 @@ def _without_overlap(rates: Sequence[CardRate]) -> list[CardRate]:
     return ordered
 
 
-def _expanded(rates: Iterable[CardRate], multipliers: Sequence[Multiplier]) -> Iterable[CardRate]:
-    """Each row with the multiplier that holds for it; a row is cut where another multiplier takes over."""
+def _expanded(
+    rates: Iterable[CardRate], multipliers: Sequence[Multiplier], applied: dict[Multiplier, set[str]]
+) -> Iterable[CardRate]:
+    """Each row with the multiplier that holds for it, noted in `applied`; a row is cut where another multiplier takes over."""
     for rate in rates:
         fitting = sorted((one for one in multipliers if one.covers(rate.model)), key=lambda one: one.rank, reverse=True)
         edges = {moment for one in fitting for moment in (one.valid_from, one.valid_to) if moment is not None}
         inside = sorted(edge for edge in edges if rate.valid_from < edge and (rate.valid_to is None or edge < rate.valid_to))
         pieces: list[CardRate] = []
         for start, end in zip([rate.valid_from, *inside], [*inside, rate.valid_to], strict=True):
-            thousandths = next((one.thousandths for one in fitting if one.holds_at(start)), STANDARD_THOUSANDTHS)
-            if pieces and pieces[-1].fast_thousandths == thousandths:
+            holding = next((one for one in fitting if one.holds_at(start)), None)
+            if holding is not None:
+                applied[holding].add(rate.model)
+            factor = STANDARD_THOUSANDTHS if holding is None else holding.thousandths
+            if pieces and pieces[-1].fast_thousandths == factor:
                 pieces[-1] = replace(pieces[-1], valid_to=end)
             else:
-                pieces.append(replace(rate, valid_from=start, valid_to=end, fast_thousandths=thousandths))
+                pieces.append(replace(rate, valid_from=start, valid_to=end, fast_thousandths=factor))
         yield from pieces

@@ -1,20 +1,37 @@
 """Imports rate cards: rows are added, an open row is closed when a later one begins, and nothing that is past changes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from accounts.models import Organization
-from billing import cardfile
-from billing.cardfile import Card, CardRate
+from billing import cardfile, timelines
+from billing.cardfile import Card, CardAlias, CardRate
 from billing.errors import RateCardRefused
-from billing.models import Rate, RateCard
+from billing.models import Rate, RateAlias, RateCard
 from config import snapshot
 
 PACKAGED = Path(__file__).resolve().parent / "data" / "codex-2026.json"
 """The card that a new install prices with; its figures' sources stand in the file."""
+
+TERMS = (
+    "input",
+    "cached_input",
+    "cache_write",
+    "output",
+    "fast_thousandths",
+    "long_context_threshold",
+    "long_context_input_thousandths",
+    "long_context_output_thousandths",
+)
+"""What a row says about the price, in the words of `Rate`, `RateOverride` and `CardRate`; what never changes under it."""
+
+_LOCK = 0x7261746573  # "rates"
+
+R = TypeVar("R", Rate, RateAlias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +43,33 @@ class Imported:
     closed: int
     unpriced: tuple[str, ...]
     notices: tuple[str, ...]
+    aliases: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a card brings to the stored rows. `closed`, `aliases_closed`: stored rows whose `valid_to` is set and not saved yet."""
+
+    added: tuple[CardRate, ...]
+    closed: tuple[Rate, ...]
+    aliases: tuple[CardAlias, ...]
+    aliases_closed: tuple[RateAlias, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.closed or self.aliases or self.aliases_closed)
 
 
 def import_file(path: Path, *, dry_run: bool = False) -> Imported:
     """`import_card` for a file. Raises RateCardRefused, also for a file that cannot be read."""
+    return import_card(cardfile.read(read_bytes(path), name=path.name), dry_run=dry_run)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Raises RateCardRefused for a file that cannot be read."""
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise RateCardRefused(f"{path} cannot be read: {error.strerror or error}.") from error
-    return import_card(cardfile.read(content, name=path.name), dry_run=dry_run)
 
 
 def import_card(card: Card, *, dry_run: bool = False) -> Imported:
@@ -43,86 +78,137 @@ def import_card(card: Card, *, dry_run: bool = False) -> Imported:
     Raises RateCardRefused where a row would change a price that is there already, or lie over another row.
     """
     with transaction.atomic():
-        # Two imports at once: the second one waits here and then sees what the first one added.
-        stored = list(Rate.objects.select_for_update().order_by("model", "valid_from"))
-        added, closed = _compare(card, stored)
-        if not dry_run and (added or closed):
-            row, _ = RateCard.objects.get_or_create(sha256=card.sha256, defaults={"name": card.name[:80], "sources": card.sources})
-            Rate.objects.bulk_update(closed, ["valid_to"])
-            Rate.objects.bulk_create([_row(rate, row) for rate in added])
-            snapshot.bump_all(Organization.objects.values_list("pk", flat=True))
+        changes = compare(card, *stored())
+        if not dry_run:
+            write(card, changes)
+    return summary(card, changes)
+
+
+def summary(card: Card, changes: Changes) -> Imported:
     return Imported(
-        added=len(added),
-        unchanged=len(card.rates) - len(added),
-        closed=len(closed),
+        added=len(changes.added),
+        unchanged=len(card.rates) - len(changes.added),
+        closed=len(changes.closed),
         unpriced=tuple(sorted({rate.model for rate in card.rates if not rate.is_priced})),
         notices=card.notices,
+        aliases=len(changes.aliases),
     )
+
+
+def lock() -> None:
+    """One change of the shared rows at a time: who comes second waits here, and then sees what the first one did."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+
+
+def stored() -> tuple[list[Rate], list[RateAlias]]:
+    """All rows, locked until the caller's transaction ends."""
+    lock()
+    return list(Rate.objects.order_by("model", "valid_from")), list(RateAlias.objects.order_by("alias", "valid_from"))
+
+
+def write(card: Card, changes: Changes) -> RateCard | None:
+    """Saves the changes in the caller's transaction, which holds `stored`'s lock; None if there are none."""
+    if not changes:
+        return None
+    row, _ = RateCard.objects.get_or_create(sha256=card.sha256, defaults={"name": card.name[:80], "sources": card.sources})
+    Rate.objects.bulk_update(changes.closed, ["valid_to"])
+    RateAlias.objects.bulk_update(changes.aliases_closed, ["valid_to"])
+    Rate.objects.bulk_create([_row(rate, row) for rate in changes.added])
+    RateAlias.objects.bulk_create(
+        RateAlias(alias=one.alias, model=one.model, valid_from=one.valid_from, valid_to=one.valid_to, card=row)
+        for one in changes.aliases
+    )
+    bump_everyone()
+    return row
+
+
+def bump_everyone() -> None:
+    """The card is everybody's: each organization's next request is priced by what holds then."""
+    snapshot.bump_all(Organization.objects.values_list("pk", flat=True))
+
+
+def terms_of(row: Any) -> tuple[int | None, ...]:
+    """The price of a `Rate`, `RateOverride` or `CardRate`, in the order of TERMS."""
+    return tuple(getattr(row, name) for name in TERMS)
 
 
 def _row(rate: CardRate, card: RateCard) -> Rate:
-    return Rate(
-        card=card,
-        model=rate.model,
-        valid_from=rate.valid_from,
-        valid_to=rate.valid_to,
-        input=rate.input,
-        cached_input=rate.cached_input,
-        cache_write=rate.cache_write,
-        output=rate.output,
-        fast_thousandths=rate.fast_thousandths,
-        source=rate.source,
-    )
+    terms = dict(zip(TERMS, terms_of(rate), strict=True))
+    return Rate(card=card, model=rate.model, valid_from=rate.valid_from, valid_to=rate.valid_to, source=rate.source, **terms)
 
 
-def _compare(card: Card, stored: Iterable[Rate]) -> tuple[list[CardRate], list[Rate]]:
-    """What the card adds to the stored rows, and which of these it closes (their `valid_to` is set, unsaved)."""
-    by_model: dict[str, list[Rate]] = {}
-    for row in stored:
-        by_model.setdefault(row.model, []).append(row)
-    new: list[CardRate] = []
-    closed: list[Rate] = []
+# ------------------------------------------------------------------------------------------------------- what is new
+
+
+def compare(card: Card, rates: Iterable[Rate], aliases: Iterable[RateAlias]) -> Changes:
+    """What the card adds to the stored rows, and which of these it closes. Raises RateCardRefused."""
+    by_model = _grouped(rates, lambda row: row.model)
+    by_alias = _grouped(aliases, lambda row: row.alias)
+    for one in card.aliases:
+        own = [row for row in by_model.get(one.alias, ()) if _meet(row, one)]
+        if own:
+            raise RateCardRefused(f"{one.alias} has a rate of its own and cannot be an alias at the same time.", model=one.alias)
     for rate in card.rates:
-        same = next((row for row in by_model.get(rate.model, []) if row.valid_from == rate.valid_from), None)
+        if any(_meet(row, rate) for row in by_alias.get(rate.model, ())):
+            raise RateCardRefused(f"{rate.model} is an alias and cannot have a rate at the same time.", model=rate.model)
+    new, closed = _new(card.rates, by_model, lambda rate: rate.model, terms_of)
+    new_aliases, aliases_closed = _new(card.aliases, by_alias, lambda one: one.alias, lambda one: (one.model,))
+    return Changes(tuple(new), tuple(closed), tuple(new_aliases), tuple(aliases_closed))
+
+
+C = TypeVar("C", CardRate, CardAlias)
+
+
+def _new(
+    wanted: Sequence[C], by_name: Mapping[str, list[R]], name_of: Callable[[C], str], said_by: Callable[[Any], tuple[object, ...]]
+) -> tuple[list[C], list[R]]:
+    new: list[C] = []
+    closed: list[R] = []
+    for one in wanted:
+        name, rows = name_of(one), by_name.get(name_of(one), [])
+        same = next((row for row in rows if row.valid_from == one.valid_from), None)
         if same is None:
-            new.append(rate)
-        elif (same.input, same.cached_input, same.cache_write, same.output, same.fast_thousandths) != rate.prices:
+            new.append(one)
+        elif said_by(same) != said_by(one):
             raise RateCardRefused(
-                f"{rate.model} has other rates from {rate.valid_from:%Y-%m-%d} already. The past is not repriced: "
+                f"{name} has other rates from {one.valid_from:%Y-%m-%d} already. The past is not repriced: "
                 "a change is a row with a new date, and the earlier one ends there.",
-                model=rate.model,
+                model=name,
             )
-        elif rate.valid_to is not None and same.valid_to is None:
-            same.valid_to = rate.valid_to
+        elif one.valid_to is not None and same.valid_to is None:
+            same.valid_to = one.valid_to
             closed.append(same)
-        elif rate.valid_to is not None and same.valid_to is not None and same.valid_to != rate.valid_to:
+        elif one.valid_to is not None and same.valid_to is not None and same.valid_to != one.valid_to:
             raise RateCardRefused(
-                f"{rate.model} from {rate.valid_from:%Y-%m-%d} ends at {same.valid_to:%Y-%m-%d} already, not at "
-                f"{rate.valid_to:%Y-%m-%d}.",
-                model=rate.model,
+                f"{name} from {one.valid_from:%Y-%m-%d} ends at {same.valid_to:%Y-%m-%d} already, not at {one.valid_to:%Y-%m-%d}.",
+                model=name,
             )
         # Else it is there; an end that a later file brought stands.
-    return [_fitted(rate, by_model.get(rate.model, []), closed) for rate in new], closed
+    return [_fitted(one, name_of(one), by_name.get(name_of(one), []), closed) for one in new], closed
 
 
-def _fitted(rate: CardRate, rows: list[Rate], closed: list[Rate]) -> CardRate:
-    """The new row among the stored ones of its model: closes the open row before it, ends where the next one begins."""
+def _fitted(one: C, name: str, rows: list[R], closed: list[R]) -> C:
+    """The new row among the stored ones of its name: closes the open row before it, ends where the next one begins."""
+    try:
+        ending, end = timelines.fit(rows, one.valid_from, one.valid_to)
+    except timelines.Overlap as error:
+        until = f", which holds until {error.row.valid_to:%Y-%m-%d}" if error.row.valid_to is not None else ""
+        raise RateCardRefused(
+            f"{name} from {one.valid_from:%Y-%m-%d} would lie over the row from {error.row.valid_from:%Y-%m-%d}{until}.", model=name
+        ) from error
+    if ending is not None:
+        ending.valid_to = one.valid_from
+        closed.append(ending)
+    return one if end == one.valid_to else replace(one, valid_to=end)
+
+
+def _grouped(rows: Iterable[R], name_of: Callable[[R], str]) -> dict[str, list[R]]:
+    grouped: dict[str, list[R]] = {}
     for row in rows:
-        if row.valid_from < rate.valid_from:
-            if row.valid_to is None:
-                row.valid_to = rate.valid_from
-                closed.append(row)
-            elif row.valid_to > rate.valid_from:
-                raise RateCardRefused(
-                    f"{rate.model} from {rate.valid_from:%Y-%m-%d} would lie over the row from {row.valid_from:%Y-%m-%d}, which "
-                    f"holds until {row.valid_to:%Y-%m-%d}.",
-                    model=rate.model,
-                )
-        elif rate.valid_to is None:
-            return replace(rate, valid_to=row.valid_from)
-        elif rate.valid_to > row.valid_from:
-            raise RateCardRefused(
-                f"{rate.model} from {rate.valid_from:%Y-%m-%d} would lie over the row from {row.valid_from:%Y-%m-%d}.",
-                model=rate.model,
-            )
-    return rate
+        grouped.setdefault(name_of(row), []).append(row)
+    return grouped
+
+
+def _meet(row: Any, other: Any) -> bool:
+    return cardfile.overlap(row.valid_from, row.valid_to, other.valid_from, other.valid_to)

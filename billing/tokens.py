@@ -1,13 +1,16 @@
 """The usage normaliser: what an upstream counted, in one form for every dialect."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from billing.errors import ImplausibleUsage
 
-MOST_TOKENS = 10**10
-"""No request reads or writes this many; what is above is a fault, and would overflow the counters."""
+MOST_INPUT_TOKENS = 10**8
+"""No request reads this many: ten times the largest context there is, or a hundred turns of a tool loop run upstream."""
+MOST_OUTPUT_TOKENS = 10**7
+"""No request writes this many: the longest answers have some 10^5 tokens. At the dearest rate that a card may hold, both together
+still cost less than the engine's largest amount (`pricing.MOST_COST`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +38,52 @@ class TokenUsage:
         return self.input_total + self.output
 
 
-def normalise(raw: Mapping[str, Any] | None, dialect: str = "responses") -> TokenUsage | None:
+def normalise(raw: Any, dialect: str = "responses") -> TokenUsage | None:
     """The usage object of a terminal event as tokens; None if it holds no counts (then the caller estimates).
 
-    Both spellings of OpenAI are read, `input_tokens` / `output_tokens` of Responses and `prompt_tokens` / `completion_tokens`
-    of Chat Completions, each with its `…_details`; their input includes cached and cache-write tokens. A count that is absent or
-    null beside another is 0. Raises ImplausibleUsage for a count that is negative, no whole number, or above MOST_TOKENS.
+    `dialect`: `responses`, `chat` or `messages`. OpenAI's two name the same things in two spellings, and both are read in both;
+    their input includes cached and cache-write tokens. Anthropic's `input_tokens` excludes both, which come beside it. A count that
+    is absent or null beside another is 0; fields that are not known (server tools, tiers, predictions) are not looked at.
+
+    Raises ImplausibleUsage, and nothing else, for a count that is negative, no whole number, or above MOST_INPUT_TOKENS or
+    MOST_OUTPUT_TOKENS; ValueError for a dialect that does not exist. The caller keeps `raw` itself for the log.
     """
-    if dialect not in ("responses", "chat"):
+    read = _DIALECTS.get(dialect)
+    if read is None:
         raise ValueError(f"no usage is known for the dialect {dialect!r}")
-    if not isinstance(raw, Mapping):
-        return None
-    read = _first(raw, "input_tokens", "prompt_tokens")
-    written = _first(raw, "output_tokens", "completion_tokens")
+    return read(raw) if isinstance(raw, Mapping) else None
+
+
+# ------------------------------------------------------------------------------------------------------------------ OpenAI
+
+_READ = ("input_tokens", "prompt_tokens")
+_WRITTEN = ("output_tokens", "completion_tokens")
+# Where servers that speak OpenAI's dialects put what OpenAI keeps in the details: DeepSeek, Moonshot, gateways before Anthropic.
+_CACHED_ELSEWHERE = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
+_CACHE_WRITE_ELSEWHERE = ("cache_creation_input_tokens", "cache_write_tokens")
+
+
+def _responses(raw: Mapping[str, Any]) -> TokenUsage | None:
+    return _openai(raw, _first(raw, _READ), _first(raw, _WRITTEN))
+
+
+def _chat(raw: Mapping[str, Any]) -> TokenUsage | None:
+    return _openai(raw, _first(raw, reversed(_READ)), _first(raw, reversed(_WRITTEN)))
+
+
+def _openai(raw: Mapping[str, Any], read: Any, written: Any) -> TokenUsage | None:
     if read is None and written is None:
         return None
-    read_details = _details(raw, "input_tokens_details", "prompt_tokens_details")
-    written_details = _details(raw, "output_tokens_details", "completion_tokens_details")
-    total = _count(read, "input")
-    output = _count(written, "output")
-    said_cached = _count(read_details.get("cached_tokens"), "cached input")
-    said_cache_write = _count(read_details.get("cache_write_tokens"), "cache write")
-    said_reasoning = _count(written_details.get("reasoning_tokens"), "reasoning")
+    of_input, of_output = _details(raw, _READ), _details(raw, _WRITTEN)
+    total, output = _count(read, "input", MOST_INPUT_TOKENS), _count(written, "output", MOST_OUTPUT_TOKENS)
+    said_cached = _largest([(of_input, ("cached_tokens",)), ([raw], _CACHED_ELSEWHERE)], "cached input")
+    said_cache_write = _largest(
+        [(of_input, ("cache_write_tokens", "cache_creation_tokens")), ([raw], _CACHE_WRITE_ELSEWHERE)], "cache write"
+    )
+    said_reasoning = _largest([(of_output, ("reasoning_tokens",)), ([raw], ("reasoning_tokens",))], "reasoning", MOST_OUTPUT_TOKENS)
+    if said_reasoning and _is_count(raw.get("total_tokens"), total + output + said_reasoning):
+        # xAI counts reasoning beside the answer, and its own total proves it: what was written is both.
+        output = _bounded(output + said_reasoning, "output", MOST_OUTPUT_TOKENS)
     cached = min(said_cached, total)
     cache_write = min(said_cache_write, total - cached)
     reasoning = min(said_reasoning, output)
@@ -70,23 +97,80 @@ def normalise(raw: Mapping[str, Any] | None, dialect: str = "responses") -> Toke
     )
 
 
-def _first(raw: Mapping[str, Any], *names: str) -> Any:
-    for name in names:
-        if (value := raw.get(name)) is not None:
-            return value
-    return None
+# --------------------------------------------------------------------------------------------------------------- Anthropic
 
 
-def _details(raw: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    found = _first(raw, *names)
-    return found if isinstance(found, Mapping) else {}
+def _messages(raw: Mapping[str, Any]) -> TokenUsage | None:
+    """`input_tokens` excludes what was read from the cache and written to it; writes of all lifetimes are one count."""
+    by_lifetime = raw.get("cache_creation")
+    lifetimes = [
+        _count(value, "cache write", MOST_INPUT_TOKENS)
+        for name, value in (by_lifetime if isinstance(by_lifetime, Mapping) else {}).items()
+        if isinstance(name, str) and name.startswith("ephemeral_") and name.endswith("_input_tokens")
+    ]
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+    if not lifetimes and all(raw.get(name) is None for name in names):
+        return None
+    said_cache_write = raw.get("cache_creation_input_tokens")
+    # The sum is said beside its parts. Where a server leaves it out, or at 0, the parts are what there is.
+    cache_write = max(_count(said_cache_write, "cache write", MOST_INPUT_TOKENS), sum(lifetimes))
+    cached = _count(raw.get("cache_read_input_tokens"), "cached input", MOST_INPUT_TOKENS)
+    fresh = _count(raw.get("input_tokens"), "input", MOST_INPUT_TOKENS)
+    _bounded(fresh + cached + cache_write, "input", MOST_INPUT_TOKENS)
+    output = _count(raw.get("output_tokens"), "output", MOST_OUTPUT_TOKENS)
+    said_reasoning = _largest([(_details(raw, _WRITTEN), ("thinking_tokens", "reasoning_tokens"))], "reasoning", MOST_OUTPUT_TOKENS)
+    reasoning = min(said_reasoning, output)
+    return TokenUsage(
+        input=fresh,
+        cached_input=cached,
+        cache_write=cache_write,
+        output=output,
+        reasoning=reasoning,
+        clamped=reasoning != said_reasoning or (said_cache_write is not None and sum(lifetimes) > said_cache_write),
+    )
 
 
-def _count(value: Any, what: str) -> int:
+_DIALECTS: Final[Mapping[str, Callable[[Mapping[str, Any]], TokenUsage | None]]] = {
+    "responses": _responses,
+    "chat": _chat,
+    "messages": _messages,
+}
+
+
+# ------------------------------------------------------------------------------------------------------------------ counts
+
+
+def _first(raw: Mapping[str, Any], names: Iterable[str]) -> Any:
+    return next((value for name in names if (value := raw.get(name)) is not None), None)
+
+
+def _details(raw: Mapping[str, Any], names: Iterable[str]) -> list[Mapping[str, Any]]:
+    """The `…_details` of a count in any spelling; what is no object tells nothing."""
+    found = (raw.get(f"{name}_details") for name in names)
+    return [details for details in found if isinstance(details, Mapping)]
+
+
+def _largest(places: Iterable[tuple[list[Mapping[str, Any]], Iterable[str]]], what: str, most: int = MOST_INPUT_TOKENS) -> int:
+    """One part under the names it may have: servers that fill two say the same in both, or 0 in the one they do not use."""
+    return max((_count(place.get(name), what, most) for holders, names in places for place in holders for name in names), default=0)
+
+
+def _is_count(value: Any, expected: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value == expected
+
+
+def _count(value: Any, what: str, most: int) -> int:
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int):
         raise ImplausibleUsage(f"The upstream's count of {what} tokens is not a whole number.")
-    if not 0 <= value <= MOST_TOKENS:
-        raise ImplausibleUsage(f"The upstream's count of {what} tokens cannot be: {value}.")
-    return value
+    return _bounded(value, what, most)
+
+
+def _bounded(count: int, what: str, most: int) -> int:
+    if not 0 <= count <= most:
+        # The number itself stays in the raw usage: one of a million digits could not even be printed.
+        raise ImplausibleUsage(
+            f"The upstream's count of {what} tokens cannot be: it is {'negative' if count < 0 else 'too large'}."
+        )
+    return count

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from billing import pricing
 from billing.snapshots import RateSnapshot
-from billing.tokens import TokenUsage
+from billing.tokens import MOST_OUTPUT_TOKENS, TokenUsage
 from proxy.dialects.responses import Inspection
 
 BYTES_PER_TOKEN = 4.0
@@ -78,7 +78,8 @@ def estimate(inspection: Inspection, rate: RateSnapshot, *, has_sign_in_account:
     if bound is None or bound < 0 or has_sign_in_account:
         output_tokens = known.output_tokens(rate.model)
     else:
-        output_tokens = bound
+        # No answer has more, and what is held has a largest amount.
+        output_tokens = min(bound, MOST_OUTPUT_TOKENS)
     is_fast = inspection.is_fast
     return Estimate(
         input_tokens=input_tokens,
