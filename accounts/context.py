@@ -33,7 +33,7 @@ def shell(request: HttpRequest) -> dict[str, Any]:
     """Template context of every page. The query runs only if a template asks."""
 
     def organizations() -> list[Member]:
-        return list(tenancy.memberships(request.user)) if isinstance(request.user, User) else []
+        return tenancy.memberships(request.user) if isinstance(request.user, User) else []
 
     return {"organizations": organizations}
 

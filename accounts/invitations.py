@@ -10,8 +10,8 @@ from django.db import transaction
 
 from accounts import audit, members, names, organizations
 from accounts.errors import InvitationInvalid, PasswordRefused
-from accounts.models import Invitation, Member, Organization, User
-from config import snapshot
+from accounts.models import Invitation, Member, Organization, Team, User
+from config import scope, snapshot
 from config.clock import utc_now
 
 VALID_FOR = timedelta(days=7)
@@ -53,10 +53,28 @@ def create_owner_link(
     organization: Organization, email: str, *, now: datetime, by: User | None = None, base_url: str | None = None
 ) -> Link:
     """Makes the person an owner, and a link by which they set their password. Raises what `members.add` raises."""
+    return invite(organization, email, role=Member.Role.OWNER, now=now, by=by, base_url=base_url)
+
+
+def invite(
+    organization: Organization,
+    email: str,
+    *,
+    role: str,
+    now: datetime,
+    by: User | None,
+    team: Team | None = None,
+    name: str = "",
+    base_url: str | None = None,
+) -> Link:
+    """Makes the person a member at once, and a link by which they come in. Raises what `members.add` raises.
+
+    The link is the same for who has a password already, so it does not tell whether they have.
+    """
     with transaction.atomic():
-        member = members.add(organization, email, role=Member.Role.OWNER, by=by)
+        member = members.add(organization, email, role=role, by=by, team=team, name=name)
         assert member.user is not None
-        return _create(organization, member.user.email, Member.Role.OWNER, now=now, base_url=base_url)
+        return _create(organization, member.user.email, role, now=now, base_url=base_url)
 
 
 def first_owner_link(*, base_url: str | None = None, now: datetime | None = None) -> str | None:
@@ -73,8 +91,9 @@ def first_owner_link(*, base_url: str | None = None, now: datetime | None = None
 
 def look_up(token: str, *, now: datetime) -> Offer:
     """What the link offers. Raises InvitationInvalid, the same for unknown, used and expired."""
-    invitation = Invitation.objects.select_related("organization").filter(digest=_digest(token)).first()
-    return _offer(invitation, now)
+    with scope.everything():
+        invitation = Invitation.objects.select_related("organization").filter(digest=_digest(token)).first()
+        return _offer(invitation, now)
 
 
 def accept(
@@ -94,7 +113,8 @@ def accept(
     InvitationInvalid, PasswordRefused, EmailInvalid, NameInvalid, ZoneUnknown; then the link stays as it was. Of two who race for
     one link, one is let in.
     """
-    with transaction.atomic():
+    # The link tells which organization it is, or makes the first one.
+    with scope.everything(), transaction.atomic():
         # The row lock makes the link single use.
         rows = Invitation.objects.select_for_update(of=("self",)).select_related("organization")
         invitation = rows.filter(digest=_digest(token)).first()

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 from accounts.models import ApiKey, Organization
+from config import scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ class KeySnapshot:
     allowed_models: frozenset[str] | None
     allowed_efforts: frozenset[str] | None
     fast_allowed: bool
+    previous_digest: bytes = field(default=b"", repr=False)
+    previous_pepper_id: str = ""
+    previous_until: datetime | None = None
+    """Of the secret before the last rotation; it works until then."""
 
     def is_expired(self, now: datetime) -> bool:
         return self.expires_at is not None and now >= self.expires_at
@@ -66,16 +71,18 @@ def load(organization_id: int) -> AccountsSnapshot:
         timezone=organization.timezone,
         is_active=organization.is_active,
         unpriced_models=organization.unpriced_models,
-        keys=MappingProxyType({row.public_id: _key(row) for row in rows}),
+        keys=MappingProxyType({row.public_id: of_key(row) for row in rows}),
     )
 
 
 def organization_of_key(public_id: str) -> int | None:
     """One indexed query. Ids of revoked keys are known too: their organization's snapshot then refuses them."""
-    return ApiKey.objects.filter(public_id=public_id).values_list("organization_id", flat=True).first()
+    with scope.everything():
+        return ApiKey.objects.filter(public_id=public_id).values_list("organization_id", flat=True).first()
 
 
-def _key(row: ApiKey) -> KeySnapshot:
+def of_key(row: ApiKey) -> KeySnapshot:
+    """Of a row with its member, team and user. No query."""
     team = row.member.team
     return KeySnapshot(
         key_id=row.pk,
@@ -94,4 +101,7 @@ def _key(row: ApiKey) -> KeySnapshot:
         allowed_models=None if row.allowed_models is None else frozenset(row.allowed_models),
         allowed_efforts=None if row.allowed_efforts is None else frozenset(row.allowed_efforts),
         fast_allowed=row.fast_allowed,
+        previous_digest=bytes(row.previous_digest or b""),
+        previous_pepper_id=row.previous_pepper_id,
+        previous_until=row.previous_until,
     )

@@ -18,6 +18,7 @@ from django.http.response import HttpResponseBase
 from accounts import permissions
 from accounts.models import Member, Organization, User
 from accounts.permissions import Action, Reach
+from config import scope
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=Model)
@@ -25,28 +26,26 @@ M = TypeVar("M", bound=Model)
 
 def membership(user: User | AnonymousUser, slug: str) -> Member:
     """The user's membership in the organization with this slug. Raises Http404, also for an organization that is foreign."""
-    member = (
-        Member.objects.current()
-        .select_related("organization", "team", "user")
-        .filter(organization__slug=slug, user_id=user.pk or 0)
-        .first()
-    )
+    rows = Member.objects.current().select_related("organization", "team", "user")
+    with scope.everything():
+        member = rows.filter(organization__slug=slug, user_id=user.pk or 0).first()
     if member is None:
         raise Http404
     return member
 
 
-def memberships(user: User) -> QuerySet[Member]:
+def memberships(user: User) -> list[Member]:
     """Everything the user belongs to, by the organizations' names."""
     rows = Member.objects.current().filter(user=user).select_related("organization", "team", "user")
-    return rows.order_by("organization__name", "pk")
+    with scope.everything():
+        return list(rows.order_by("organization__name", "pk"))
 
 
 def last_used(request: HttpRequest) -> Member | None:
     """The membership that `/` leads to: the one last used, else the first by name; None for who has none."""
     if not isinstance(request.user, User):
         return None
-    rows = list(memberships(request.user))
+    rows = memberships(request.user)
     last = request.user.last_organization_id
     return next((row for row in rows if row.organization_id == last), rows[0] if rows else None)
 
@@ -73,7 +72,7 @@ def page(
 ]:
     """Decorates a view of `/o/<slug>/…`: it is called with the membership in place of the slug.
 
-    Who is not signed in goes to the sign-in page; 404 for who is no member; 403 for whose role has no reach at all for `action`.
+    The view and what it renders see this organization's rows only. Who is not signed in goes to the sign-in page; 404 for who is no member; 403 for whose role has no reach at all for `action`.
     What a narrower reach shows or allows is the view's to ask (`permissions.reach`, `demand`).
     """
 
@@ -86,7 +85,8 @@ def page(
                 raise PermissionDenied
             if request.user.last_organization_id != member.organization_id:
                 User.objects.filter(pk=request.user.pk).update(last_organization=member.organization)
-            return view(request, member, *args, **kwargs)
+            with scope.organization(member.organization_id):
+                return view(request, member, *args, **kwargs)
 
         return login_required(guarded)
 

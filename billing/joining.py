@@ -8,6 +8,7 @@ from accounts import invitations
 from accounts.invitations import Accepted
 from billing import subscriptions
 from billing.models import Plan
+from config import scope
 
 FIRST_PLAN = "plus"
 """What a first organization starts on; its owner or an operator changes it."""
@@ -17,7 +18,7 @@ def accept_link(
     token: str, *, password: str, name: str, now: datetime, email: str = "", organization_name: str = "", timezone: str = "UTC"
 ) -> Accepted:
     """Uses the link up, all or nothing. Raises what `invitations.accept` raises."""
-    with transaction.atomic():
+    with scope.everything(), transaction.atomic():
         accepted = invitations.accept(
             token, password=password, name=name, email=email, organization_name=organization_name, timezone=timezone, now=now
         )

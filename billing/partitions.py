@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 
 from django.db import connection, transaction
 
+from config import scope
+
 TABLE = "billing_usagerecord"
 DEFAULT = f"{TABLE}_default"
 
@@ -19,7 +21,8 @@ _COMPLETE = "complete since "
 def make_partitions(now: datetime, months_ahead: int = 3, months_back: int = 2) -> list[str]:
     """Makes what is missing for the months around `now`; the names of the tables made. Safe to repeat and to race."""
     made = []
-    with transaction.atomic(), connection.cursor() as cursor:
+    # Whose rows they are does not matter when rows are moved.
+    with scope.everything(), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
         for offset in range(-months_back, months_ahead + 1):
             start, end = _month(now, offset), _month(now, offset + 1)
@@ -55,7 +58,7 @@ def _month(now: datetime, offset: int) -> datetime:
 def _make(name: str, start: datetime, end: datetime) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE {name} PARTITION OF {TABLE} FOR VALUES FROM ('{start.isoformat()}') TO ('{end.isoformat()}')")
-        forbid_truncate(name)
+    _guard(name)
 
 
 def _make_by_moving(name: str, start: datetime, end: datetime) -> None:
@@ -74,13 +77,27 @@ def make_default() -> None:
     """The partition for what no other takes."""
     with connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE {DEFAULT} PARTITION OF {TABLE} DEFAULT")
-    forbid_truncate(DEFAULT)
+    _guard(DEFAULT)
 
 
-def forbid_truncate(name: str) -> None:
-    """Row triggers are inherited by partitions; this one is not."""
+def _guard(name: str) -> None:
+    """Row triggers are inherited by partitions; the guard against TRUNCATE and row level security are not."""
+    protect_all()
     with connection.cursor() as cursor:
         cursor.execute(
             f"CREATE TRIGGER usage_never_truncated BEFORE TRUNCATE ON {name} "
             "FOR EACH STATEMENT EXECUTE FUNCTION billing_append_only()"
         )
+
+
+def protect_all() -> None:
+    """Row level security on every partition that there is: what is asked of one directly must not go round the parent's."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT inhrelid::regclass::text FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid "
+            "WHERE inhparent = %s::regclass AND NOT relrowsecurity",
+            [TABLE],
+        )
+        names = [name for (name,) in cursor.fetchall()]
+        for name in names:
+            cursor.execute(scope.policies(name))

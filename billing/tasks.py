@@ -3,13 +3,15 @@
 from celery import shared_task
 
 from billing import partitions, subscriptions
+from config import scope
 from config.clock import utc_now
 
 
 @shared_task
 def open_next_periods() -> int:
     """Makes the rows of periods that have begun; how many."""
-    return subscriptions.open_due_periods(utc_now())
+    with scope.everything():
+        return subscriptions.open_due_periods(utc_now())
 
 
 @shared_task

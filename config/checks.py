@@ -5,7 +5,8 @@ from typing import Any
 
 from cryptography.fernet import Fernet
 from django.conf import settings
-from django.core.checks import Error, register
+from django.core.checks import Error, Tags, register
+from django.db import connections
 
 
 @register
@@ -44,4 +45,23 @@ def check_settings(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[Err
                 id="weir.E005",
             )
         )
+    return problems
+
+
+@register(Tags.database)
+def check_database_role(app_configs: Sequence[Any] | None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[Error]:
+    """Row level security holds only for a role that cannot bypass it."""
+    problems: list[Error] = []
+    for alias in databases or ():
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")
+            is_super, bypasses = cursor.fetchone()
+        if is_super or bypasses:
+            problems.append(
+                Error(
+                    "DATABASE_URL names a role that bypasses row level security.",
+                    hint="Use a role with NOSUPERUSER NOBYPASSRLS that owns the database.",
+                    id="weir.E006",
+                )
+            )
     return problems

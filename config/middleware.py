@@ -9,6 +9,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 from config import logging as weir_logging
+from config import scope
 
 
 class RequestContextMiddleware:
@@ -65,6 +66,23 @@ def _address(text: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address 
 def _is_trusted(text: str | None) -> bool:
     address = _address(text)
     return address is not None and any(address in ipaddress.ip_network(network) for network in settings.TRUSTED_PROXIES)
+
+
+class ScopeMiddleware:
+    """A request begins with no tenant's rows in sight; operators see all of them in the admin. Comes after AuthenticationMiddleware.
+
+    Which organization a page is about is found out by `accounts.tenancy.page`, the API's by its authentication.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.path_info.startswith("/admin/") and request.user.is_authenticated and request.user.is_superuser:
+            with scope.everything():
+                return self.get_response(request)
+        with scope.nothing():
+            return self.get_response(request)
 
 
 class AdminPolicyMiddleware:

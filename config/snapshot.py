@@ -6,6 +6,7 @@ next admission on any process that still holds an older snapshot is told so and 
 """
 
 import asyncio
+import contextvars
 import logging
 import time
 import weakref
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 from django.db import connection, transaction
 
 from config import redis as weir_redis
+from config import scope
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ POSITIVE_SIZE = 200_000
 
 _loaders: dict[str, Callable[[int], object]] = {}
 _publishers: list[Callable[[int, int], None]] = []
+_grant_publishers: list[Callable[[int], None]] = []
 _key_lookups: list[Callable[[str], int | None]] = []
 _threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="snapshot")
 
@@ -75,6 +78,12 @@ def register_publisher(publish_version: Callable[[int, int], None]) -> None:
         _publishers.append(publish_version)
 
 
+def register_grant_publisher(publish_grants: Callable[[int], None]) -> None:
+    """`publish_grants(organization_id)` tells the admission engine what was granted in all; called after the commit."""
+    if publish_grants not in _grant_publishers:
+        _grant_publishers.append(publish_grants)
+
+
 def register_key_lookup(find: Callable[[str], int | None]) -> None:
     """`find(public_id)` gives the organization of a gateway key; one indexed query."""
     _key_lookups[:] = [find]
@@ -85,7 +94,7 @@ def bump(organization_id: int) -> int:
 
     Takes the organization's row lock until the commit, so numbers are published in the order of the changes.
     """
-    with connection.cursor() as cursor:
+    with scope.organization(organization_id), connection.cursor() as cursor:
         cursor.execute(
             "UPDATE accounts_organization SET config_version = config_version + 1 WHERE id = %s RETURNING config_version",
             [organization_id],
@@ -104,6 +113,29 @@ def bump_all(organization_ids: Iterable[int]) -> None:
         bump(organization_id)
 
 
+def bump_grants(organization_id: int) -> int:
+    """Adds 1 to the organization's grant_version in the caller's transaction; what was granted is published on commit."""
+    with scope.organization(organization_id), connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE accounts_organization SET grant_version = grant_version + 1 WHERE id = %s RETURNING grant_version",
+            [organization_id],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        raise LookupError(f"organization {organization_id} does not exist")
+    transaction.on_commit(partial(publish_grants, organization_id), robust=True)
+    return int(row[0])
+
+
+def publish_grants(organization_id: int) -> None:
+    """Tells the engine. A failure is logged; the ledger process pushes what was left behind every 5 seconds."""
+    try:
+        for publish_all in _grant_publishers:
+            publish_all(organization_id)
+    except Exception:
+        logger.warning("grants not published", extra={"organization_id": organization_id}, exc_info=True)
+
+
 def publish(organization_id: int, version: int) -> None:
     """Tells every process. A failure is logged; the ledger process pushes what was left behind every 5 seconds."""
     try:
@@ -117,7 +149,7 @@ def publish(organization_id: int, version: int) -> None:
 def load(organization_id: int) -> Snapshot:
     """Reads every part in one REPEATABLE READ transaction. Raises LookupError for an unknown organization."""
     in_test_transaction = connection.in_atomic_block
-    with transaction.atomic():
+    with scope.organization(organization_id), transaction.atomic():
         with connection.cursor() as cursor:
             if not in_test_transaction:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -130,7 +162,7 @@ def load(organization_id: int) -> Snapshot:
 
 
 async def in_thread(call: Callable[..., T], *args: Any) -> T:
-    """Runs SQL in the snapshot threads and gives the connection back to the pool afterwards."""
+    """Runs SQL in the snapshot threads, in the caller's scope, and gives the connection back to the pool afterwards."""
 
     def run() -> T:
         try:
@@ -138,7 +170,7 @@ async def in_thread(call: Callable[..., T], *args: Any) -> T:
         finally:
             connection.close()
 
-    return await asyncio.get_running_loop().run_in_executor(_threads, run)
+    return await asyncio.get_running_loop().run_in_executor(_threads, contextvars.copy_context().run, run)
 
 
 class SnapshotCache:

@@ -16,7 +16,7 @@ from accounts import keys, members, organizations, snapshots, teams
 from accounts.models import ApiKey, Member, Organization, User
 from billing import subscriptions, usage
 from billing.models import Plan, UsageRecord
-from config import snapshot
+from config import scope, snapshot
 from config.clock import utc_now
 from config.launch.secrets import write_private
 from config.redis import sync_client, translated
@@ -61,7 +61,11 @@ def run(upstream_url: str, var_dir: Path, now: datetime | None = None) -> list[d
 
     The accounts are minted at the scripted upstream, whose terms the demo accepts. Raises what the domain functions raise.
     """
-    now = now or utc_now()
+    with scope.everything():
+        return _run(upstream_url, var_dir, now or utc_now())
+
+
+def _run(upstream_url: str, var_dir: Path, now: datetime) -> list[dict[str, Any]]:
     logins = Logins.load(var_dir / LOGINS)
     _operator(logins)
     described = []
@@ -153,7 +157,7 @@ def _key(organization: Organization, member: Member, logins: Logins, now: dateti
     held = logins.keys.get(name, "")
     parsed = keys.parse(held)
     known = snapshots.load(organization.pk).keys.get(parsed.public_id) if parsed else None
-    if known is not None and known.member_id == member.pk and keys.verify(held, known):
+    if known is not None and known.member_id == member.pk and keys.verify(held, known, now=now):
         return held
     issued = keys.issue(member, name="Codex on my laptop", by=member.user, now=now)
     logins.keys[name] = issued.secret

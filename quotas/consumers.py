@@ -15,6 +15,7 @@ from accounts import permissions, tenancy
 from accounts.models import Member, User
 from accounts.permissions import Action, Reach
 from billing import overview
+from config import scope
 from config.clock import utc_now
 from config.errors import DomainError
 from quotas import live, remaining
@@ -120,8 +121,12 @@ class MyKeyConsumer(AsyncWebsocketConsumer):
 
     def _current(self) -> tuple[Member, str]:
         member = self._admitted()
+        with scope.organization(member.organization_id):
+            return member, self._newest(member)
+
+    def _newest(self, member: Member) -> str:
         whose = overview.Whose(member.organization, member_id=member.pk)
-        return member, overview.newest_request_id(whose, now=utc_now())
+        return overview.newest_request_id(whose, now=utc_now())
 
 
 def message(standing: Standing, newest: str) -> dict[str, Any]:

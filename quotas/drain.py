@@ -20,8 +20,9 @@ from redis import Redis as SyncRedis
 from accounts.models import Organization
 from billing import usage
 from billing.events import UsageEvent, decode_body
+from config import scope
 from config.redis import RedisUnavailable, sync_client, translated
-from quotas import engine, live, records, sweep
+from quotas import engine, live, records, refusal_log, sweep
 from quotas.models import DeadLetter, UsageDrain
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Ledger:
                 if now >= sweep_at:
                     sweep_at = now + SWEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311
                     moved += sweep.sweep(self.redis)
+                    moved += refusal_log.drain(self.redis)
                 if now >= repair_at:
                     repair_at, publish_at = now + REPAIR_SECONDS, now + PUBLISH_SECONDS
                     self.versions.push(self.redis, everything=True)
@@ -119,6 +121,11 @@ def drain(redis: "SyncRedis", organization_id: int) -> int:
 
     Raises RedisUnavailable, DatabaseError; then nothing of the batch is trimmed and all of it comes again.
     """
+    with scope.organization(organization_id):
+        return _drain(redis, organization_id)
+
+
+def _drain(redis: "SyncRedis", organization_id: int) -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s, %s)", [LOCK, organization_id % 2**31])
         if not cast(Any, cursor.fetchone())[0]:

@@ -18,7 +18,9 @@ from django.conf import settings
 from django.db import connection, transaction
 from redis import Redis as SyncRedis
 
-from billing.models import SubscriptionPeriod, UsageRecord
+from billing import ledger
+from billing.models import UsageRecord
+from config import scope
 from config import snapshot as config_snapshot
 from config.redis import sync_client, translated
 from config.snapshot import Snapshot
@@ -47,7 +49,7 @@ def rebuild(organization_id: int, *, expected_epoch: str = "", keep_holds: bool 
     in tests. Raises RebuildFailed, RedisUnavailable, and what the database raises.
     """
     redis = sync_client()
-    with _builder(organization_id) as is_ours:
+    with scope.organization(organization_id), _builder(organization_id) as is_ours:
         if not is_ours:
             return False
         for _ in range(TRIES):
@@ -178,15 +180,12 @@ def _read(organization_id: int, events: list[Event], now_ms: int) -> _Book:
         rows = UsageRecord.objects.filter(organization_id=organization_id, request_id__in=ids).values_list("request_id", "part")
         known.update(rows)
         undrained = [_from_event(event) for event in events if (event.request_id, event.part) not in known]
-        spent = sum(
-            SubscriptionPeriod.objects.filter(subscription__organization_id=organization_id).values_list(
-                "used_from_purchased", flat=True
-            )
-        ) + sum(line.funding[1] for line in undrained)
+        spent = ledger.spent(organization_id) + sum(line.funding[1] for line in undrained)
+        granted = ledger.granted(organization_id)
         with connection.cursor() as cursor:
             cursor.execute("SELECT nextval('quotas_epoch')")
             epoch = int(cast(Any, cursor.fetchone())[0])
-    return _compose(snapshot, periods, _once([*logged, *undrained]), epoch=epoch, spent=spent, now_ms=now_ms)
+    return _compose(snapshot, periods, _once([*logged, *undrained]), epoch=epoch, spent=spent, granted=granted, now_ms=now_ms)
 
 
 def _once(lines: Iterable[_Line]) -> list[_Line]:
@@ -279,6 +278,7 @@ def _compose(
     *,
     epoch: int,
     spent: int,
+    granted: ledger.Granted,
     now_ms: int,
 ) -> _Book:
     """Cells and period totals of every record, funding of both periods of every source, tombstones, meta."""
@@ -307,11 +307,11 @@ def _compose(
         # No windows: the next admission sums them from the cells. The newest second, or a step back would roll it again.
         packed = records.pack(sums)
         slot = newest // 10
-        values = [0, newest, newest // 300, today, 0, 0, 0, 0, 0, slot, 0, 0, "0 0 0 0 0 0", code, packed, ""]
+        values = [0, newest, newest // 300, today, 0, 0, 0, 0, 0, slot, 0, 0, "0 0 0 0 0 0", code, packed, "", 0]
         book.fields[name] = records.pack(values)
     _fund(book, snapshot, periods, lines)
     _entomb(book, lines, zone, snapshot, since_ms=now_ms - engine.KEEP_MS)
-    book.fields["$"] = records.pack([epoch, snapshot.version, now_ms, spent, 0, 0, 0])
+    book.fields["$"] = records.pack([epoch, snapshot.version, now_ms, spent, 0, granted.total, granted.version])
     return book
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from redis import Redis as SyncRedis
 
 from accounts.models import Organization
+from config import scope
 from config.redis import translated
 from quotas import engine, rebuild
 
@@ -66,7 +67,8 @@ class Versions:
 
     def push(self, redis: "SyncRedis", *, everything: bool = False) -> int:
         """Publishes what moved since the last push, or everything; the number pushed. One query. Raises RedisUnavailable."""
-        rows = Organization.objects.values_list("pk", "config_version")
+        with scope.everything():
+            rows = list(Organization.objects.values_list("pk", "config_version"))
         moved = [(pk, version) for pk, version in rows if everything or self._pushed.get(pk) != version]
         for start in range(0, len(moved), PIECE):
             some = moved[start : start + PIECE]

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from accounts import audit
 from accounts.models import Organization, User
+from config import scope
 from config.redis import RedisUnavailable
 from routing import addresses, capacity, live, pools, sealing, terms, tokens
 from routing.errors import AccountError, ApiKeyInvalid, TermsNotAccepted
@@ -121,7 +122,7 @@ def need_sign_in(account_id: int, reason: str, *, version: int | None = None) ->
 
     With `version`, only while the credential is still that one: a loser of a race must not take out what a winner renewed.
     """
-    with transaction.atomic():
+    with scope.everything(), transaction.atomic():
         row = PoolAccount.objects.without_secrets().select_related("pool").filter(pk=account_id).first()
         if row is None:
             return False

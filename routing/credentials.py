@@ -20,7 +20,7 @@ from django.db import connection
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from config import snapshot
+from config import scope, snapshot
 from config.clock import utc_now
 from routing import accounts, issuer, sealing, tokens
 from routing.errors import RefreshDeferred, SignInNeeded
@@ -134,8 +134,12 @@ def _keep(credential: Credential) -> Credential:
 
 
 def load(account_id: int) -> Credential:
-    """The credential in the row; one query. Raises SignInNeeded if there is none, SealBroken."""
-    return _read(_row(account_id))
+    """The credential in the row; one query. Raises SignInNeeded if there is none, SealBroken.
+
+    An account may belong to a pool that organizations share; the snapshot or the sweep that named it has decided who may use it.
+    """
+    with scope.everything():
+        return _read(_row(account_id))
 
 
 def _row(account_id: int) -> PoolAccount:
@@ -164,6 +168,11 @@ def refresh(account_id: int, reason: Reason, *, used_version: int | None = None)
     `used_version` is the version that was found wanting; the row's own by default. Not in a transaction. Raises SignInNeeded
     (a permanent refusal also takes the account out), RefreshDeferred, SealBroken.
     """
+    with scope.everything():
+        return _refresh(account_id, reason, used_version)
+
+
+def _refresh(account_id: int, reason: Reason, used_version: int | None) -> Credential:
     give_up_at = time.monotonic() + WAIT_SECONDS
     pause = 0.02
     while True:

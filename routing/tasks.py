@@ -4,6 +4,7 @@ import logging
 
 from celery import shared_task
 
+from config import scope
 from config.clock import utc_now
 from routing import credentials
 from routing.errors import CredentialError
@@ -15,7 +16,9 @@ logger = logging.getLogger(__name__)
 def refresh_due_tokens() -> int:
     """Renews sign-ins ahead of their expiry; may run twice at once. Returns how many are fresh now."""
     renewed = 0
-    for account_id in credentials.due(utc_now()):
+    with scope.everything():
+        due = credentials.due(utc_now())
+    for account_id in due:
         try:
             credentials.refresh(account_id, "proactive_expiry")
         except CredentialError as error:

@@ -11,8 +11,11 @@ import pytest
 from django.db import connection
 from django.test import TransactionTestCase
 
+from config import scope
 from tests.upstream import ScriptedUpstream
 
+# What tests ask by themselves sees all rows; requests, tasks and the ledger enter their own scope, as ever.
+scope.fall_back_to(scope.EVERYTHING)
 TransactionTestCase._fixture_teardown = lambda self: None  # type: ignore[method-assign]
 
 

@@ -4,7 +4,7 @@ import billing.credits
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0008_money_append_only")]
+    dependencies = [("billing", "0009_ledger_indexes")]
 
     operations = [
         migrations.AddField(

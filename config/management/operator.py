@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from config import scope
 from config.errors import DomainError
 
 
@@ -39,7 +40,8 @@ class OperatorCommand(BaseCommand):
 
     def handle(self, *args: Any, as_json: bool = False, **options: Any) -> None:
         try:
-            result = self.operate(**options)
+            with scope.everything():
+                result = self.operate(**options)
         except DomainError as error:
             raise CommandError(error.message) from error
         if as_json:

@@ -74,6 +74,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "config.middleware.ScopeMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
@@ -100,7 +101,7 @@ TEMPLATES: list[dict[str, Any]] = [
 
 # The pool is psycopg's; CONN_MAX_AGE must stay 0 with it.
 _database: dict[str, Any] = dict(django_environ.Env.db_url_config(ENV.DATABASE_URL))
-_database["ENGINE"] = "django.db.backends.postgresql"
+_database["ENGINE"] = "config.database"
 _database.setdefault("OPTIONS", {})["pool"] = {"min_size": 0, "max_size": 10, "timeout": 10}
 _database["CONN_MAX_AGE"] = 0
 # A pooled connection that PostgreSQL has closed is replaced instead of failing one request.

@@ -1,0 +1,1 @@
+"""The database backend: PostgreSQL, with row level security by `config.scope`."""

@@ -1,0 +1,52 @@
+"""Django's PostgreSQL backend, which tells each connection whose rows it may see before the next statement."""
+
+from typing import Any
+
+from django.db.backends.postgresql import base
+from psycopg.pq import TransactionStatus
+
+from config import scope
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """Keeps the session setting of `config.scope` in step with the context that a statement runs in.
+
+    A connection fresh from the pool may still hold another's setting, so it is set before the first statement; a rollback may
+    take it back, so it is set again after one.
+    """
+
+    _applied: str | None = None
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        self._applied = None
+        return super().get_new_connection(conn_params)
+
+    def create_cursor(self, name: str | None = None) -> Any:
+        self._apply()
+        return super().create_cursor(name)
+
+    def _set_autocommit(self, autocommit: bool) -> None:
+        if not autocommit:
+            # Before the transaction begins: it may choose its isolation level only before its first statement.
+            self._apply()
+        super()._set_autocommit(autocommit)
+
+    def _rollback(self) -> None:
+        self._applied = None
+        super()._rollback()
+
+    def _savepoint_rollback(self, sid: str) -> None:
+        super()._savepoint_rollback(sid)
+        self._applied = None
+
+    def _apply(self) -> None:
+        wanted = scope.current()
+        if wanted == self._applied or self.connection is None:
+            return
+        if self.connection.info.transaction_status == TransactionStatus.INERROR:
+            # Only a rollback comes through now.
+            self._applied = None
+            return
+        self._applied = None
+        self.connection.execute("SELECT set_config(%s, %s, false)", (scope.SETTING, wanted))
+        self._applied = wanted
