@@ -1,7 +1,7 @@
 """The engine's door: the Lua scripts, the keys they touch, and the numbers they may be given.
 
 The top of each file in `quotas/lua/` says what it takes and answers. All keys of an organization carry its shard's tag, and
-every script takes the same six.
+every script takes the same eight.
 """
 
 import re
@@ -67,6 +67,16 @@ def staging_key(organization_id: int) -> str:
     return f"quotas:{shard(organization_id)}:{organization_id}:n"
 
 
+def log_key(organization_id: int) -> str:
+    """Sorted set, by name: the cells of seconds that records with a log have; absent where no limit counts by the second."""
+    return f"quotas:{shard(organization_id)}:{organization_id}:z"
+
+
+def staged_log_key(organization_id: int) -> str:
+    """What becomes the log's names when a rebuild ends."""
+    return f"quotas:{shard(organization_id)}:{organization_id}:y"
+
+
 def dirty_key(number: int) -> str:
     """Set: organizations of a shard whose stream has entries."""
     return f"quotas:{shard(number)}:dirty"
@@ -91,4 +101,6 @@ def keys(organization_id: int) -> tuple[str, ...]:
         staging_key(organization_id),
         dirty_key(organization_id),
         leased_key(organization_id),
+        log_key(organization_id),
+        staged_log_key(organization_id),
     )

@@ -13,8 +13,12 @@ PERIOD, FIVE_HOURS, ONE_DAY, SEVEN_DAYS, THIRTY_DAYS, DAY, WEEK, MONTH = range(1
 """Kinds of a window's code, which is `start * 16 + kind`."""
 PLAN = 9
 """The 'code' of a refusal by the source's quota."""
-CREDITS, TOKENS, REQUESTS, PER_MINUTE, CONCURRENT = range(1, 6)
-"""Metrics."""
+PLAN_ROLLING = 10
+"""The same, by the rolling limit on what the plan pays."""
+CREDITS, TOKENS, REQUESTS, PER_MINUTE, CONCURRENT, PER_SECOND, PLAN_PAID = range(1, 8)
+"""Metrics. The last is put to a source's own record: what the plan pays may not pass its quota in a rolling window either."""
+BY_SECOND = 16
+"""Added to a metric: its rolling window is counted by the second, from a log."""
 
 
 def code(kind: int, start: int = 0) -> int:
@@ -48,7 +52,7 @@ def unpack(data: bytes) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A limit as the engine sees it: window position 0 is the plan period, 1.. the record's codes; 0 for metrics 4 and 5."""
+    """A limit as the engine sees it: window position 0 is the plan period, 1.. the record's codes; 0 for metrics 4 to 6."""
 
     metric: int
     position: int
@@ -62,6 +66,12 @@ class RecordView:
     name: str
     codes: tuple[int, ...] = ()
     questions: tuple[Question, ...] = ()
+
+    @property
+    def signature(self) -> str:
+        """The codes; with an `L` if the record needs a log."""
+        is_logged = any(question.metric > BY_SECOND for question in self.questions)
+        return ",".join(map(str, self.codes)) + ("L" if is_logged else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ def pack_view(
     values: list[Any] = [version, day, valid_from, valid_until, code(PERIOD, period_start), source, fund_start]
     values += [terms.quota, int(terms.is_purchased_allowed), terms.overage_cap, len(records)]
     for record in records:
-        values += [record.name, ",".join(map(str, record.codes)), len(record.codes), *record.codes, len(record.questions)]
+        values += [record.name, record.signature, len(record.codes), *record.codes, len(record.questions)]
         for question in record.questions:
             values += [question.metric, question.position, question.value]
     return pack(values)

@@ -1,5 +1,5 @@
 -- needs: clock records holds
--- ARGV: time, epoch, repair id, deltas (flat): 'c' record tag at c t n | 't' record period-code c t n
+-- ARGV: time, epoch, repair id, deltas (flat): 'c' record tag(f c d s) at c t n | 't' record period-code c t n
 --       | 'f' source start plan purchased overage overdraft | 's' purchased spent
 -- OK | DUP | LOST | COLD
 --
@@ -53,7 +53,7 @@ for i = 1, #wanted do
   local name = wanted[i]
   local old = call('HGET', KEYS[1], name)
   local r = old and {values(old)} or {
-    0, second, floor(second / 300), day, 0, 0, 0, 0, 0, floor(second / 10), 0, 0, '0 0 0 0 0 0', period, pack(0, 0, 0), ''}
+    0, second, floor(second / 300), day, 0, 0, 0, 0, 0, floor(second / 10), 0, 0, '0 0 0 0 0 0', period, pack(0, 0, 0), '', 0}
   local fields, amounts = {}, {}
   for _, p in ipairs(wanted[name]) do
     if deltas[p] == 't' then
@@ -74,7 +74,7 @@ for i = 1, #wanted do
         newest = max(newest, r[2])
       end
       local kept = tag == 'f' and cell >= r[3] - KEEP_FINE or tag == 'c' and cell >= floor(r[3] / 36) - KEEP_COARSE
-        or tag == 'd' and cell >= r[4] - KEEP_DAYS
+        or tag == 'd' and cell >= r[4] - KEEP_DAYS or tag == 's' and has_log(r[16])
       if kept then
         fields[#fields + 1] = name .. '|' .. tag .. cell
         amounts[#amounts + 1] = p + 4
@@ -87,9 +87,10 @@ for i = 1, #wanted do
     local p = amounts[j]
     local c, t, n = numbers(cells[fields[j]] or had[j])
     cells[fields[j]] = text(c + deltas[p], t + deltas[p + 1], n + deltas[p + 2])
+    if deltas[p - 2] == 's' and not had[j] then logged[#logged + 1] = fields[j] end
   end
   local w = {values(r[15])}
-  r[15], r[16] = pack(w[1], w[2], w[3]), ''
+  r[15], r[16] = pack(w[1], w[2], w[3]), has_log(r[16]) and 'L' or ''
   put(name, pack(unpack(r)))
 end
 

@@ -9,8 +9,8 @@ local KEEP = 900000
 local UNLIMITED = 1000000000000000
 local meta, kept_meta
 local current, previous, kept_previous
-local records = {}
-local places, keep, load, add, entry, set_terms, free, refit, split, count, finish, emit, save
+local records, rolling = {}, nil
+local places, keep, load, add, entry, set_terms, free, rolled, refit, split, count, finish, emit, save
 
 -- Made by `make_holds()` when a script needs them, as in records.lua.
 local function make_holds()
@@ -38,8 +38,10 @@ local function make_holds()
     for i = 20, #h do
       local raw = got[at + i - 18]
       records[i - 19] = raw and {values(raw)} or {
-        0, h[2], h[3], h[4], 0, 0, 0, 0, 0, floor(h[2] / 10), 0, 0, '0 0 0 0 0 0', h[5], pack(0, 0, 0), ''}
+        0, h[2], h[3], h[4], 0, 0, 0, 0, 0, floor(h[2] / 10), 0, 0, '0 0 0 0 0 0', h[5], pack(0, 0, 0), '', 0}
     end
+    -- The last one may be the source's own: what the plan paid, for plans whose quota is a rolling limit too.
+    rolling = #h >= 20 and string.find(h[#h], '~s', 1, true) and #records or nil
   end
 
   -- Adds to the cell, day, period and windows of a hold's admission, wherever they are now.
@@ -51,6 +53,13 @@ local function make_holds()
     end
     if h[2] > r[2] then r[2] = h[2] end
     if c == 0 and t == 0 and n == 0 then return end
+    if has_log(r[16]) then
+      local field = name .. '|s' .. h[2]
+      local old = read({field})[1]
+      local a, b, d = numbers(old)
+      cells[field] = text(a + c, b + t, d + n)
+      if not old then logged[#logged + 1] = field end
+    end
     if fine == r[3] and day == r[4] and period == r[14] then
       r[5], r[6], r[7] = r[5] + c, r[6] + t, r[7] + n
       return
@@ -114,17 +123,44 @@ local function make_holds()
     return max(0, meta[6] - meta[4] - (meta[5] - e[7]))
   end
 
-  -- A source's reservation is a function of sums, never shares of holds: so holds cannot strand each other.
-  function refit(e)
+  -- What the plan has paid in the rolling window of its length that ends now, and what running requests hold of it.
+  function rolled(name)
+    local r = records[rolling]
+    local kind, w = tonumber(string.match(name, 'w(%d)$')), {values(r[15])}
+    local from, to, sum = floor(r[3] / 36), max(floor(r[3] / 36), floor(now / 10800000)), 0
+    if to - SPAN[kind] > from then return 0, r[8] end
+    local counted = w[4] == kind
+    local cells_of = counted and span(name, '|c', from - SPAN[kind], to - SPAN[kind] - 1) or span(name, '|c', to - SPAN[kind], from)
+    local got = read(cells_of)
+    for i = 1, #got do sum = sum + (numbers(got[i])) end
+    sum = (counted and w[5] - sum or sum) + r[5]
+    if has_log(r[16]) then sum = sum - left(name, kind, 1, to, max(floor(now / 1000), r[2])) end
+    return sum, r[8]
+  end
+
+  -- A source's reservation is a function of sums, never shares of holds: so holds cannot strand each other. It is what running
+  -- requests hold beyond what is left of the quota; what was settled needs none, also where the quota was lowered since.
+  function refit(e, name)
     if e.loose then return end
-    local want = min(max(0, e[5] + e[6] - e[2]), free(e))
+    local over = max(0, e[6] - max(0, e[2] - e[5]))
+    if name and e == current then
+      local sum, held = rolled(name)
+      over = max(over, held - max(0, e[2] - (sum - held)))
+    end
+    local want = min(over, free(e))
     meta[5] = meta[5] - e[7] + want
     e[7] = want
   end
 
-  -- Books an amount on a funding entry: allowance, purchased, overage, overdraft, in this order.
-  function split(e, amount)
-    local plan = min(amount, max(0, e[2] - e[5]))
+  -- Books an amount on a funding entry: allowance, purchased, overage, overdraft, in this order. `name`: the source's own record, if
+  -- the quota is a rolling limit too; `undone`: what the plan had paid of this very request, in that record still.
+  function split(e, amount, name, undone)
+    local room = e[2] - e[5]
+    if name then
+      local sum, held = rolled(name)
+      room = min(room, e[2] - (sum - held - (undone or 0)))
+    end
+    local plan = min(amount, max(0, room))
     local rest = amount - plan
     local purchased = min(rest, free(e))
     rest = rest - purchased
@@ -144,22 +180,23 @@ local function make_holds()
     end
     local e = entry(h[7])
     e[6] = e[6] + h[10]
-    refit(e)
+    refit(e, rolling and h[#h])
   end
 
   -- Ends a live hold at c,t: `S` and `O` keep its request, `R` takes it back.
   function finish(h, state, c, t, quota, allowed, cap)
     local n = state == 'R' and -1 or 0
-    for i = 1, #records do
-      local r = records[i]
-      add(h[19 + i], r, h, c - h[10], t - h[11], n)
-      r[1], r[8], r[9] = r[1] - 1, r[8] - h[10], r[9] - h[11]
-    end
+    local name = rolling and h[#h]
     local e = entry(h[7])
     if not e.made then e[6] = e[6] - h[10] end
     set_terms(e, quota, allowed, cap)
-    h[15], h[16], h[17], h[18] = split(e, c)
-    refit(e)
+    h[15], h[16], h[17], h[18] = split(e, c, name)
+    for i = 1, #records do
+      local r = records[i]
+      add(h[19 + i], r, h, (i == rolling and h[15] or c) - h[10], t - h[11], n)
+      r[1], r[8], r[9] = r[1] - 1, r[8] - h[10], r[9] - h[11]
+    end
+    refit(e, name)
     h[1], h[10], h[11], h[14], h[19] = state, c, t, '', max(now, h[19])
   end
 

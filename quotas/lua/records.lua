@@ -1,13 +1,15 @@
 -- Records, their cells and windows (quotas.md sections 1 and 2).
 --
 -- A record as an array: 1 live, 2 newest second, 3 fine bucket, 4 day, 5-7 c,t,r of the open bucket, 8 held c, 9 held t,
--- 10 rate slot, 11 its count, 12 sum of 13, 13 six older slots, 14 period code, 15 windows (packed), 16 signature.
+-- 10 rate slot, 11 its count, 12 sum of 13, 13 six older slots, 14 period code, 15 windows (packed), 16 signature, 17 paced until
+-- (us; requests per second: 0 where no limit looks at them). A signature that ends in `L`: the record has a log, a cell of each
+-- second `name|s<second>` and their names in KEYS[7], so that the oldest bucket of a window can be counted by the second.
 -- Windows, unpacked: period c,t,r, then code,c,t,r each; they hold what closed buckets hold.
 --
 -- Nothing here writes. Changed cells wait in `cells`, cells that nothing needs any more in `drops`, until `write`. The functions are
 -- made by `make_records()`, which a script calls when it needs them: making them costs more than the common admission can spare.
-local numbers, text, read, span, drop, roll, shift, free_at, rate_free_at, write
-local cells, drops, SPAN
+local numbers, text, read, span, drop, roll, shift, free_at, rate_free_at, write, has_log, seconds, left
+local cells, drops, logged, SPAN
 local KEEP_FINE, KEEP_COARSE, KEEP_DAYS = 288, 240, 40
 
 local function make_records()
@@ -15,7 +17,7 @@ local function make_records()
   -- Closed buckets in a rolling window besides the open one, by kind: W/b, so that W/b + 1 count and a limit is never exceeded.
   SPAN = {0, 60, 288, 56, 240}
   local BUCKET = {0, 300, 300, 10800, 10800}
-  cells, drops = {}, {}
+  cells, drops, logged = {}, {}, {}
 
   function numbers(text)
     if not text then return 0, 0, 0 end
@@ -30,7 +32,15 @@ local function make_records()
 
   function read(fields)
     if #fields == 0 then return fields end
-    local got = call('HMGET', KEYS[1], unpack(fields))
+    local got
+    for i = 1, #fields, 4000 do
+      local some = call('HMGET', KEYS[1], unpack(fields, i, min(i + 3999, #fields)))
+      if not got then
+        got = some
+      else
+        for j = 1, #some do got[i + j - 1] = some[j] end
+      end
+    end
     for i = 1, #fields do got[i] = cells[fields[i]] or got[i] end
     return got
   end
@@ -142,9 +152,26 @@ local function make_records()
     r[10], r[11], r[12], r[13] = slot, 0, sum, table.concat(older, ' ')
   end
 
+  function has_log(signature) return string.byte(signature, -1) == 76 end
+
+  -- The log's cells of a record in the seconds [from, to], the oldest first.
+  function seconds(name, from, to)
+    return call('ZRANGEBYLEX', KEYS[7], '[' .. name .. '|s' .. from, '[' .. name .. '|s' .. to)
+  end
+
+  -- What a rolling window at second `s` counts of a metric although it has left: the part of the oldest bucket that the log knows
+  -- to be older than the window. What the log does not know stays in: an incomplete log counts too much, never too little.
+  function left(name, kind, metric, bucket, s)
+    local size = BUCKET[kind]
+    local oldest = bucket - SPAN[kind]
+    local gone, got = 0, read(seconds(name, oldest * size, s - SPAN[kind] * size))
+    for i = 1, #got do gone = gone + (select(metric, numbers(got[i]))) end
+    return min(gone, (select(metric, numbers(read({name .. (kind > 3 and '|c' or '|f') .. oldest})[1]))))
+  end
+
   -- The second at which `need` would fit into a rolling window if nothing else happened; -1 never; 0 for fixed windows,
-  -- whose end the caller knows.
-  function free_at(name, r, code, metric, used, need, value)
+  -- whose end the caller knows. With a log: `gone` is what `left` took from `used` already.
+  function free_at(name, r, code, metric, used, need, value, gone)
     if need > value then return -1 end
     local kind = code % 16
     if kind < 2 or kind > 5 then return 0 end
@@ -154,8 +181,25 @@ local function make_records()
     if used > r[4 + metric] then
       local got = read(span(name, tag, first, at))
       for i = 1, #got do
-        used = used - (select(metric, numbers(got[i])))
-        if used + need <= value then return (first + i - 1 + SPAN[kind] + 1) * BUCKET[kind] end
+        local before = used
+        used = used - (select(metric, numbers(got[i]))) + (i == 1 and gone or 0)
+        if used + need <= value then
+          if gone then
+            -- By the second, as far as the log knows.
+            local from = (first + i - 1) * BUCKET[kind]
+            local fields = seconds(name, from, from + BUCKET[kind] - 1)
+            local some = read(fields)
+            local skipped = i == 1 and gone or 0
+            for j = 1, #some do
+              local amount = (select(metric, numbers(some[j])))
+              if skipped > 0 then skipped = skipped - amount else before = before - amount end
+              if before + need <= value then
+                return tonumber(string.match(fields[j], '(%d+)$')) + SPAN[kind] * BUCKET[kind]
+              end
+            end
+          end
+          return (first + i - 1 + SPAN[kind] + 1) * BUCKET[kind]
+        end
       end
     end
     return (at + SPAN[kind] + 1) * BUCKET[kind]
@@ -181,6 +225,7 @@ local function make_records()
     end
     for i = 1, #puts, 4000 do call('HSET', KEYS[1], unpack(puts, i, min(i + 3999, #puts))) end
     for i = 1, #drops, 4000 do call('HDEL', KEYS[1], unpack(drops, i, min(i + 3999, #drops))) end
-    cells, drops = {}, {}
+    for i = 1, #logged do call('ZADD', KEYS[7], 0, logged[i]) end
+    cells, drops, logged = {}, {}, {}
   end
 end

@@ -35,7 +35,7 @@ if got[2] then
     h[10], h[11] = h[10] + more_c, h[11] + more_t
     local e = entry(h[7])
     e[6] = e[6] + more_c
-    refit(e)
+    refit(e, rolling and h[#h])
     save(id, h)
   end
   answer = 'OK'

@@ -57,13 +57,15 @@ if found then
   -- The sweeper was first: take its split back, book the real one; once.
   local was_c, was_t, plan, purchased, overage, overdraft = h[10], h[11], h[15], h[16], h[17], h[18]
   local n = state == 'R' and -1 or 0
-  for i = 1, #records do add(h[19 + i], records[i], h, c - was_c, t - was_t, n) end
-  local e = entry(h[7])
+  local e, name = entry(h[7]), rolling and h[#h]
   set_terms(e, quota, allowed, cap)
   e[5], e[8], e[9], e[10] = e[5] - plan, e[8] - purchased, e[9] - overage, e[10] - overdraft
   meta[4] = meta[4] - purchased
-  h[15], h[16], h[17], h[18] = split(e, c)
-  refit(e)
+  h[15], h[16], h[17], h[18] = split(e, c, name, plan)
+  for i = 1, #records do
+    add(h[19 + i], records[i], h, i == rolling and h[15] - plan or c - was_c, t - was_t, n)
+  end
+  refit(e, name)
   h[1], h[10], h[11], h[19] = 'S', c, t, max(now, h[19])
   save(id, h)
   call('ZADD', KEYS[2], h[19] + KEEP, id)
@@ -86,11 +88,11 @@ if state == 'R' then
 end
 if not h[1] then return redis.error_reply('ERR settle: an unknown hold needs its ticket') end
 load(h, got, 3)
-for i = 1, #records do add(h[19 + i], records[i], h, c, t, 1) end
-local e = entry(h[7])
+local e, name = entry(h[7]), rolling and h[#h]
 set_terms(e, quota, allowed, cap)
-h[15], h[16], h[17], h[18] = split(e, c)
-refit(e)
+h[15], h[16], h[17], h[18] = split(e, c, name)
+for i = 1, #records do add(h[19 + i], records[i], h, i == rolling and h[15] or c, t, 1) end
+refit(e, name)
 h[1], h[10], h[11], h[14], h[19] = 'S', c, t, '', max(now, h[19])
 save(id, h)
 call('ZADD', KEYS[2], h[19] + KEEP, id)

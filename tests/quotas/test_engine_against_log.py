@@ -206,7 +206,7 @@ class History:
         return max(0, self.granted - self.spent - sum(f.reserved for f in self.funds.values() if f is not own))
 
     def refit(self, own: Fund) -> None:
-        own.reserved = min(max(0, own.used + own.held - own.quota), self.free(own))
+        own.reserved = min(max(0, own.held - max(0, own.quota - own.used)), self.free(own))
 
     def book(self, own: Fund, amount: int) -> tuple[int, int, int, int]:
         plan = min(amount, max(0, own.quota - own.used))
@@ -243,8 +243,8 @@ class History:
         quota, allowed, cap = self.terms[source]
         now = self.fund(source, fund_start(source, second))
         now.quota, now.allowed, now.cap = quota, allowed, cap
-        over = max(0, now.used + now.held + need[0] - quota)
-        if need[0] > 0 and over - min(over, self.free(now)) > cap - now.overage:
+        over = max(0, now.held + need[0] - max(0, quota - now.used))
+        if need[0] > 0 and over - min(over, self.free(now)) > max(0, cap - now.overage):
             return "plan"
         return None
 
