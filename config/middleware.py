@@ -69,7 +69,7 @@ def _is_trusted(text: str | None) -> bool:
 
 
 class ScopeMiddleware:
-    """A request begins with no tenant's rows in sight; operators see all of them in the admin. Comes after AuthenticationMiddleware.
+    """A request begins with no tenant's rows in sight; operators see all in the admin. Comes after AuthenticationMiddleware.
 
     Which organization a page is about is found out by `accounts.tenancy.page`, the API's by its authentication.
     """
