@@ -1,14 +1,15 @@
 """What the overview and My key show of the usage log: a month by day and model, and the newest rows. Bounded reads."""
 
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
+from typing import TypedDict
 from zoneinfo import ZoneInfo
 
-from django.db.models import Max, Sum
-from django.db.models.functions import TruncDate
+from django.db.models import Max, Q, Sum
 
 from accounts.models import ApiKey, Member, Organization
-from billing.models import UsageRecord
+from billing import periods, reports, rollups
+from billing.models import UsageHour, UsageRecord
 from billing.models.usage import UsageRecordQuerySet
 
 MOST_DAYS = 31
@@ -17,6 +18,15 @@ MOST_SPENDERS = 10
 SERIES = 5
 """A chart shows at most this many models; the smaller ones are summed as OTHER."""
 OTHER = "other"
+
+_CREDITS, _REQUESTS = rollups.AMOUNTS.index("credits"), rollups.AMOUNTS.index("requests")
+
+
+class OfReports(TypedDict):
+    """The arguments by which billing.reports knows whose usage it is."""
+
+    members: list[int] | None
+    team_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,11 @@ class Whose:
         if self.member_id is not None:
             return rows.filter(member_id=self.member_id)
         return rows if self.team_id is None else rows.filter(team_id=self.team_id)
+
+    def of_reports(self) -> OfReports:
+        if self.member_id is not None:
+            return {"members": [self.member_id], "team_id": None}
+        return {"members": None, "team_id": self.team_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +77,29 @@ class Spender:
 
 
 def midnight(day: date, zone: ZoneInfo) -> datetime:
-    return datetime.combine(day, time(), zone)
+    """The day's first instant."""
+    return periods.day_start(day, zone)
 
 
 def days_by_model(whose: Whose, *, until: date, count: int) -> Days:
-    """The `count` days that end with `until`, at most MOST_DAYS, by the model that answered. One query."""
+    """The `count` days that end with `until`, at most MOST_DAYS, by the models that were paid for, as every report counts them.
+    One query."""
     count = min(count, MOST_DAYS)
     zone = ZoneInfo(whose.organization.timezone)
     days = tuple(until - timedelta(days=count - 1 - index) for index in range(count))
+    found = reports.sums(
+        whose.organization,
+        ("day", "model"),
+        midnight(days[0], zone),
+        midnight(until + timedelta(days=1), zone),
+        **whose.of_reports(),
+    )
     sums: dict[str, dict[date, int]] = {}
     requests = dict.fromkeys(days, 0)
-    rows = (
-        whose.rows()
-        .filter(admitted_at__gte=midnight(days[0], zone), admitted_at__lt=midnight(until + timedelta(days=1), zone))
-        .annotate(day=TruncDate("admitted_at", tzinfo=zone))
-        .order_by()
-        .values_list("day", "model_served", "model_asked")
-        .annotate(Sum("credits"), Sum("counted_requests"))
-    )
-    for day, served, asked, credits, calls in rows:
-        amounts = sums.setdefault(served or asked, {})
-        amounts[day] = amounts.get(day, 0) + int(credits)
-        requests[day] += int(calls)
+    for (name, model), amounts in found.items():
+        day = date.fromisoformat(str(name))
+        sums.setdefault(str(model), {})[day] = amounts[_CREDITS]
+        requests[day] += amounts[_REQUESTS]
     ranked = sorted(sums, key=lambda model: (-sum(sums[model].values()), model))
     shown = ranked if len(ranked) <= SERIES else ranked[: SERIES - 1]
     series = [(model, tuple(sums[model].get(day, 0) for day in days)) for model in shown]
@@ -94,12 +110,15 @@ def days_by_model(whose: Whose, *, until: date, count: int) -> Days:
 
 
 def spenders(whose: Whose, *, start: datetime, end: datetime) -> list[Spender]:
-    """Who used how much in [start, end), the most first, at most MOST_SPENDERS. Two queries."""
-    rows = whose.rows().filter(admitted_at__gte=start, admitted_at__lt=end).order_by().values_list("member_id")
-    sums = list(rows.annotate(total=Sum("credits")).order_by("-total", "member_id")[:MOST_SPENDERS])
-    members = Member.objects.for_organization(whose.organization).filter(pk__in=[member_id for member_id, _ in sums])
+    """Who used how much in [start, end), the most first, at most MOST_SPENDERS. The hour of `end` counts whole: it is now's.
+    Two queries."""
+    zone = ZoneInfo(whose.organization.timezone)
+    found = reports.sums(whose.organization, ("member",), start, rollups.next_hour(end, zone), **whose.of_reports())
+    ranked = sorted(((amounts[_CREDITS], int(str(pk))) for (pk,), amounts in found.items()), key=lambda pair: (-pair[0], pair[1]))
+    most = ranked[:MOST_SPENDERS]
+    members = Member.objects.for_organization(whose.organization).filter(pk__in=[member_id for _, member_id in most])
     names = {member.pk: str(member) for member in members.select_related("user")}
-    return [Spender(member_id, names[member_id], int(credits)) for member_id, credits in sums]
+    return [Spender(member_id, names[member_id], credits) for credits, member_id in most]
 
 
 def newest(whose: Whose, *, now: datetime, count: int = MOST_ROWS) -> list[UsageRecord]:
@@ -127,10 +146,17 @@ def newest(whose: Whose, *, now: datetime, count: int = MOST_ROWS) -> list[Usage
 
 
 def last_used(keys: list[ApiKey], *, now: datetime) -> dict[int, datetime]:
-    """When each key was last used within MOST_DAYS, by key id. One query, for keys of one member."""
-    rows = UsageRecord.objects.filter(
-        member_id__in={key.member_id for key in keys}, key__in=keys, admitted_at__gte=now - timedelta(days=MOST_DAYS)
-    )
+    """When each key was last used within MOST_DAYS, by key id. Two queries: the sums name each key's last hour."""
+    members = {key.member_id for key in keys}
+    of_keys = UsageHour.objects.filter(member_id__in=members, key_id__in=[key.pk for key in keys])
+    hours = dict(of_keys.filter(hour__gte=now - timedelta(days=MOST_DAYS)).order_by().values_list("key_id").annotate(Max("hour")))
+    if not hours:
+        return {}
+    # The last hours of all, as few rows as there can be; each key's own is among them.
+    within = Q(pk__in=[])
+    for key_id, hour in hours.items():
+        within |= Q(key_id=key_id, admitted_at__gte=hour, admitted_at__lt=hour + rollups.HOUR)
+    rows = UsageRecord.objects.filter(within, member_id__in=members, admitted_at__gte=min(hours.values()))
     return dict(rows.order_by().values_list("key_id").annotate(Max("admitted_at")))
 
 

@@ -1,30 +1,33 @@
-"""Sums and rows of the usage log. Every grouping of the same time adds up to the same credits."""
+"""Sums and rows of usage. Sums come from the hourly rollups; every grouping of the same time adds up to the same credits."""
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.db import connection
 
 from accounts.models import ApiKey, Member, Organization, Team
-from billing import credits
+from billing import credits, periods, rollups
 from billing.models import UsageRecord
 
-GROUPINGS = ("day", "member", "key", "model", "account")
+GROUPINGS = ("day", "week", "team", "member", "key", "model", "account")
 CREDIT_COLUMNS = ("credits", "from_quota", "from_purchased", "from_overage", "overdraft")
 
-TOKENS = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
-_LINE_KEYS = ("input", "cached_input", "cache_write", "output", "reasoning")
+_CALENDAR = ("day", "week")
+_COLUMNS = {"team": "team_id", "member": "member_id", "key": "key_id", "model": "model", "account": "account_id"}
+_SUMS = ", ".join(f"SUM({name})::bigint" for name in rollups.AMOUNTS)
 
-_PLAIN = {"day": "(admitted_at AT TIME ZONE %s)::date::text", "member": "member_id", "key": "key_id"}
-_BY_LINE = {"model": ("line ->> 'model'", "model_served"), "account": ("(line ->> 'account_id')::bigint", "account_id")}
-_WHERE = "organization_id = %s AND admitted_at >= %s AND admitted_at < %s AND (%s::bigint[] IS NULL OR member_id = ANY(%s))"
+Groups = tuple[str | int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """What one day (ISO date), member, key or account (id; None: no account) or model used. Credits are micro-credits."""
+    """What one day (ISO date), week (that of its Monday), team, member, key, account (id; None: no team, no account) or model
+    used. Credits are micro-credits; the four funds sum to `credits`."""
 
     group: str | int | None
     requests: int
@@ -33,55 +36,136 @@ class UsageSum:
     cache_write_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    counted_tokens: int
     credits: int
+    from_quota: int
+    from_purchased: int
+    from_overage: int
+    overdraft: int
 
 
 def usage_by(
-    organization: Organization, by: str, start: datetime, end: datetime, *, members: Sequence[int] | None = None
+    organization: Organization,
+    by: str,
+    start: datetime,
+    end: datetime,
+    *,
+    members: Sequence[int] | None = None,
+    team_id: int | None = None,
 ) -> list[UsageSum]:
-    """Sums over what was admitted in [start, end), of all or of some members. One query; raises ValueError for another grouping.
+    """Sums over what was admitted in [start, end), of all or of some members, of all or of one team. ValueError: other grouping.
 
-    Days are those of the organization's zone; only days with use appear. Days come in order, others with the most credits first.
-    By model and by account, each priced line of a request counts where it was spent; what lines do not explain (an orphan's
-    estimate, an amendment's difference) and the request itself count for the model and account that the record names.
+    Days and weeks are those of the organization's zone, and every one that [start, end) touches is there, in order, with zeros if
+    nothing was used. Teams, members, keys, models and accounts are those with use, the ones with the most credits first. A team's
+    are the requests made while their member was in it. How a request with several priced lines counts: billing.rollups.
+
+    One query; one or two more for an hour that `start` or `end` cuts, which is read from the log.
     """
-    ids = None if members is None else list(members)
-    where: list[Any] = [organization.pk, start, end, ids, ids]
-    if by in _PLAIN:
-        tokens = ", ".join(f"SUM({name})::bigint" for name in TOKENS)
-        group = _PLAIN[by]
-        statement = f"""
-            SELECT {group}, SUM(counted_requests)::bigint, {tokens}, SUM(credits)::bigint
-            FROM billing_usagerecord WHERE {_WHERE} GROUP BY 1
-        """  # noqa: S608
-        parameters = [organization.timezone, *where] if by == "day" else where
-    elif by in _BY_LINE:
-        statement, parameters = _by_line(*_BY_LINE[by]), where
-    else:
+    if by not in GROUPINGS:
         raise ValueError(f"usage is summed by {', '.join(GROUPINGS)}, not by {by!r}")
-    with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
-        sums = [UsageSum(*row) for row in cursor.fetchall()]
-    if by == "day":
-        return sorted(sums, key=lambda one: str(one.group))
-    return sorted(sums, key=lambda one: (-one.credits, str(one.group)))
+    found = sums(organization, (by,), start, end, members=members, team_id=team_id)
+    if by in _CALENDAR:
+        zone = ZoneInfo(organization.timezone)
+        empty = [0] * len(rollups.AMOUNTS)
+        return [UsageSum(name, *found.get((name,), empty)) for _, name in _calendar(by, start, end, zone)]
+    rows = [UsageSum(group, *amounts) for (group,), amounts in found.items()]
+    return sorted(rows, key=lambda one: (-one.credits, str(one.group)))
 
 
-def _by_line(of_line: str, of_record: str) -> str:
-    values = ", ".join(f"COALESCE((line ->> '{key}')::bigint, 0) AS {name}" for key, name in zip(_LINE_KEYS, TOKENS, strict=True))
-    line_sums = ", ".join(f"SUM(COALESCE((line ->> '{key}')::bigint, 0)) AS {key}" for key in (*_LINE_KEYS, "credits"))
-    rest = ", ".join(f"{name} - COALESCE(lined.{key}, 0)" for key, name in zip(_LINE_KEYS, TOKENS, strict=True))
-    tokens = ", ".join(f"SUM({name})::bigint" for name in TOKENS)
-    return f"""
-        WITH chosen AS (SELECT * FROM billing_usagerecord WHERE {_WHERE}), shares AS (
-            SELECT {of_line} AS spent_on, 0 AS requests, {values}, COALESCE((line ->> 'credits')::bigint, 0) AS credits
-            FROM chosen CROSS JOIN LATERAL jsonb_array_elements(lines) AS line
-            UNION ALL
-            SELECT {of_record}, counted_requests, {rest}, chosen.credits - COALESCE(lined.credits, 0)
-            FROM chosen CROSS JOIN LATERAL (SELECT {line_sums} FROM jsonb_array_elements(lines) AS line) AS lined
-        )
-        SELECT spent_on, SUM(requests)::bigint, {tokens}, SUM(credits)::bigint FROM shares GROUP BY 1
+def sums(
+    organization: Organization,
+    by: Sequence[str],
+    start: datetime,
+    end: datetime,
+    *,
+    members: Sequence[int] | None = None,
+    team_id: int | None = None,
+) -> dict[Groups, list[int]]:
+    """rollups.AMOUNTS by each combination of groups that has any, as `usage_by` counts them."""
+    zone = ZoneInfo(organization.timezone)
+    whole_start, whole_end = rollups.next_hour(start, zone), rollups.hour_of(end, zone)
+    calendars = {name: _calendar(name, start, end, zone) for name in by if name in _CALENDAR}
+    found: dict[Groups, list[int]] = defaultdict(lambda: [0] * len(rollups.AMOUNTS))
+    if whole_start < whole_end:
+        for row in _of_buckets(organization, by, whole_start, whole_end, calendars, members, team_id):
+            found[_named(row[: len(by)], by, calendars)] = list(row[len(by) :])
+    cut = [(start, min(end, whole_start)), (max(start, whole_end), end)] if whole_start <= whole_end else [(start, end)]
+    for cut_start, cut_end in cut:
+        if cut_start >= cut_end:
+            continue
+        for group, amounts in rollups.of_log(organization.pk, cut_start, cut_end).items():
+            values = dict(zip(rollups.GROUP, group, strict=True))
+            if (members is not None and values["member_id"] not in members) or team_id not in (None, values["team_id"]):
+                continue
+            kept = found[_named([_value(name, values, calendars, cut_start) for name in by], by, calendars)]
+            for index, amount in enumerate(amounts):
+                kept[index] += amount
+    return {group: amounts for group, amounts in found.items() if any(amounts)}
+
+
+Calendar = Sequence[tuple[datetime, str]]
+
+
+def _of_buckets(
+    organization: Organization,
+    by: Sequence[str],
+    start: datetime,
+    end: datetime,
+    calendars: Mapping[str, Calendar],
+    members: Sequence[int] | None,
+    team_id: int | None,
+) -> list[tuple[Any, ...]]:
+    groups = ", ".join("width_bucket(hour, %s::timestamptz[]) - 1" if name in _CALENDAR else _COLUMNS[name] for name in by)
+    parameters: list[Any] = [[begins for begins, _ in calendars[name]] for name in by if name in _CALENDAR]
+    where = "organization_id = %s AND hour >= %s AND hour < %s"
+    values: list[Any] = [organization.pk, start, end]
+    if members is not None:
+        where, values = f"{where} AND member_id = ANY(%s::bigint[])", [*values, list(members)]
+    if team_id is not None:
+        where, values = f"{where} AND team_id = %s", [*values, team_id]
+    statement = f"""
+        SELECT {groups}, {_SUMS} FROM billing_usagehour WHERE {where}
+        GROUP BY {", ".join(str(number + 1) for number in range(len(by)))}
     """  # noqa: S608
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [*parameters, *values])
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+
+def _value(name: str, values: Mapping[str, Any], calendars: Mapping[str, Calendar], at: datetime) -> Any:
+    if name not in _CALENDAR:
+        return values[_COLUMNS[name]]
+    return bisect_right([begins for begins, _ in calendars[name]], at) - 1
+
+
+def _named(values: Sequence[Any], by: Sequence[str], calendars: Mapping[str, Calendar]) -> Groups:
+    """A bucket stores 0 for no team and for no account."""
+    return tuple(
+        calendars[name][value][1] if name in _CALENDAR else (value or None) for name, value in zip(by, values, strict=True)
+    )
+
+
+def _calendar(by: str, start: datetime, end: datetime, zone: ZoneInfo) -> Calendar:
+    """The days or weeks that [start, end) touches: first instant and ISO date (a week's is its Monday's)."""
+    day, step = day_of(start, zone), timedelta(days=1)
+    if by == "week":
+        day, step = day - timedelta(days=day.weekday()), timedelta(days=7)
+    found = []
+    while (begins := periods.day_start(day, zone)) < end:
+        found.append((begins, day.isoformat()))
+        day += step
+    return found
+
+
+def day_of(moment: datetime, zone: ZoneInfo) -> date:
+    """The organization's day that had begun last. Not always the date on its clock: that may be turned back over midnight."""
+    day = moment.astimezone(zone).date()
+    while moment < periods.day_start(day, zone):
+        day -= timedelta(days=1)
+    while moment >= periods.day_start(day + timedelta(days=1), zone):
+        day += timedelta(days=1)
+    return day
 
 
 def rows(
@@ -95,7 +179,7 @@ def rows(
     found = UsageRecord.objects.for_organization(organization).filter(admitted_at__gte=start, admitted_at__lt=end)
     if members is not None:
         found = found.filter(member_id__in=list(members))
-    teams = dict(Team.objects.filter(organization=organization).values_list("pk", "name"))
+    teams = team_names(organization)
     names, public_ids = member_names(organization), key_public_ids(organization)
     for values in found.order_by("admitted_at", "id").values().iterator(chunk_size=2000):
         row: dict[str, Any] = dict(values)
@@ -107,6 +191,11 @@ def rows(
         row["member"] = names[row["member_id"]]
         row["key"] = public_ids[row["key_id"]]
         yield row
+
+
+def team_names(organization: Organization) -> Mapping[int, str]:
+    """Name by team id."""
+    return dict(Team.objects.filter(organization=organization).values_list("pk", "name"))
 
 
 def member_names(organization: Organization) -> Mapping[int, str]:

@@ -65,8 +65,7 @@ DELETE_EMPTY = f"""
 """  # noqa: S608
 
 # Requests of at most one line and without an amendment: their record is their only share.
-REBUILD_PLAIN = f"""
-    INSERT INTO billing_usagehour (organization_id, {", ".join(GROUP)}, {", ".join(AMOUNTS)})
+SELECT_PLAIN = f"""
     SELECT organization_id, booked_hour, COALESCE(team_id, 0), member_id, key_id, booked_model, booked_account,
         {", ".join(f"SUM({name})::bigint" for name in _RECORD)}
     FROM (
@@ -89,6 +88,7 @@ REBUILD_PLAIN = f"""
     )
     GROUP BY organization_id, booked_hour, COALESCE(team_id, 0), member_id, key_id, booked_model, booked_account
 """  # noqa: S608
+INSERT_PLAIN = f"INSERT INTO billing_usagehour (organization_id, {', '.join(GROUP)}, {', '.join(AMOUNTS)}) {SELECT_PLAIN}"
 # The others: few, and told apart in Python.
 READ_OTHERS = f"""
     SELECT {", ".join(_COLUMNS)} FROM billing_usagerecord
@@ -146,26 +146,49 @@ def rebuild(organization_id: int, start: datetime, end: datetime) -> int:
     buckets stay as they are.
     """
     zone = _zone(organization_id)
-    start, end = max(hour_of(start, zone), partitions.complete_since()), _next_hour(end, zone)
+    start, end = max(hour_of(start, zone), partitions.complete_since()), next_hour(end, zone)
     if start >= end:
         return 0
     with transaction.atomic():
         _lock(organization_id, alone=True)
-        segments = clock(zone, start, end)
-        span = [organization_id, start, end]
+        span: list[Any] = [organization_id, start, end]
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM billing_usagehour WHERE organization_id = %s AND hour >= %s AND hour < %s", span)
-            clocks = [list(column) for column in zip(*segments, strict=True)]
-            cursor.execute(REBUILD_PLAIN, [*clocks, *span, *span])
-            cursor.execute(READ_OTHERS, [*span, *span])
-            sums: Sums = defaultdict(lambda: [0] * len(AMOUNTS))
-            for parts in _requests(cursor.fetchall()):
-                _put(sums, _as_one(parts), zone, sign=1)
+            cursor.execute(INSERT_PLAIN, [*_clocks(zone, start, end), *span, *span])
+        sums = _others(span, zone)
         _upsert(organization_id, sums)
         with connection.cursor() as cursor:
             cursor.execute(DELETE_EMPTY, [organization_id, sorted({group[0] for group in sums})])
             cursor.execute("SELECT count(*) FROM billing_usagehour WHERE organization_id = %s AND hour >= %s AND hour < %s", span)
             return int(cursor.fetchone()[0])
+
+
+def of_log(organization_id: int, start: datetime, end: datetime) -> Sums:
+    """What the log's requests of [start, end) count, whatever the buckets say: where a report cuts an hour, and to check them."""
+    zone = _zone(organization_id)
+    span: list[Any] = [organization_id, start, end]
+    sums = _others(span, zone)
+    with connection.cursor() as cursor:
+        cursor.execute(SELECT_PLAIN, [*_clocks(zone, start, end), *span, *span])
+        for _, hour, *row in cursor.fetchall():
+            # A cut hour is cut by the report, not by the clock.
+            group = (hour_of(hour, zone), *row[:5])
+            sums[group] = [kept + added for kept, added in zip(sums[group], row[5:], strict=True)]
+    return sums
+
+
+def _others(span: list[Any], zone: ZoneInfo) -> Sums:
+    """Of the requests with several lines or an amendment."""
+    sums: Sums = defaultdict(lambda: [0] * len(AMOUNTS))
+    with connection.cursor() as cursor:
+        cursor.execute(READ_OTHERS, [*span, *span])
+        for parts in _requests(cursor.fetchall()):
+            _put(sums, _as_one(parts), zone, sign=1)
+    return sums
+
+
+def _clocks(zone: ZoneInfo, start: datetime, end: datetime) -> list[list[datetime]]:
+    return [list(column) for column in zip(*clock(zone, start, end), strict=True)]
 
 
 def _lock(organization_id: int, *, alone: bool) -> None:
@@ -230,7 +253,7 @@ def shares(columns: Mapping[str, Any]) -> Iterator[tuple[str, int, list[int]]]:
 
 
 def _may_have_another_part(columns: Mapping[str, Any]) -> bool:
-    return columns["part"] == 1 or columns["status"] == UsageRecord.Status.ORPHANED
+    return bool(columns["part"] == 1 or columns["status"] == UsageRecord.Status.ORPHANED)
 
 
 def _put_amended(organization_id: int, sums: Sums, new: list[Mapping[str, Any]], zone: ZoneInfo) -> None:
@@ -299,7 +322,7 @@ def clock(zone: ZoneInfo, start: datetime, end: datetime) -> list[tuple[datetime
     return segments
 
 
-def _next_hour(moment: datetime, zone: ZoneInfo) -> datetime:
+def next_hour(moment: datetime, zone: ZoneInfo) -> datetime:
     """The first start of a bucket that is not before `moment`."""
     start = hour_of(moment, zone)
     if start == moment:

@@ -12,8 +12,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import ApiKey, Organization
-from billing import credits, periods, reports, usage
+from billing import credits, overview, periods, reports, usage
 from billing.models import UsageRecord
+from billing.overview import Whose
 from config.clock import utc_now
 from tests import factories
 from tests.billing.usage_events import event_for, line
@@ -42,7 +43,9 @@ def command(organization: Organization, *arguments: str) -> dict[str, Any]:
 
 
 def by(organization: Organization, grouping: str, start: datetime = START, end: datetime = END) -> dict[Any, int]:
-    return {one.group: one.credits for one in reports.usage_by(organization, grouping, start, end)}
+    """Credits by group; days and weeks without use are left out here."""
+    found = reports.usage_by(organization, grouping, start, end)
+    return {one.group: one.credits for one in found if one.requests or one.credits}
 
 
 def test_a_day_is_the_organizations_day_and_half_open() -> None:
@@ -104,6 +107,9 @@ def test_every_grouping_adds_up_to_the_same(organization: Organization, key: Api
     assert by(organization, "account") == {1: 3_000_000, 2: 3_000_000, 5: 25}
     assert by(organization, "member") == {other.member_id: 5_000_000, key.member_id: 1_000_025}
     assert by(organization, "key") == {other.pk: 5_000_000, key.pk: 1_000_025}
+    assert by(organization, "team") == {None: 6_000_025}
+    assert by(organization, "week") == {"2026-11-23": 6_000_025}
+    assert by(organization, "day") == {"2026-11-25": 1_000_025, "2026-11-26": 5_000_000}
     for grouping, found in sums.items():
         assert sum(one.credits for one in found) == 6_000_025, grouping
         assert sum(one.input_tokens for one in found) == 25, grouping
@@ -119,8 +125,70 @@ def test_reports_hold_nothing_of_others(organization: Organization, key: ApiKey)
     usage.record(organization.pk, [event_for(key, admitted_at=at, credits=3)])
     assert [by(organization, grouping) for grouping in ("day", "key")] == [{"2026-11-25": 3}, {key.pk: 3}]
     assert [row["key"] for row in reports.rows(organization, START, END)] == [key.public_id]
-    assert reports.usage_by(organization, "day", START, END, members=[theirs.member_id]) == []
+    assert reports.usage_by(organization, "member", START, END, members=[theirs.member_id]) == []
     assert list(reports.rows(organization, START, END, members=[])) == []
+
+
+def test_every_day_of_the_time_is_a_row() -> None:
+    """I5: seven days, use on three: seven rows, in the report and on the overview alike; the days of a clock change are whole."""
+    organization = factories.organization(timezone="Europe/Berlin")
+    key = factories.api_key(factories.member(organization)).row
+    berlin = ZoneInfo("Europe/Berlin")
+    first = date(2026, 10, 22)
+    used = {date(2026, 10, 22): 3, date(2026, 10, 25): 5, date(2026, 10, 28): 7}
+    for day, amount in used.items():
+        begins, ends = periods.day_start(day, berlin), periods.day_start(day + timedelta(days=1), berlin)
+        moments = [begins, ends - timedelta(seconds=1)]
+        usage.record(organization.pk, [event_for(key, admitted_at=at, credits=amount) for at in moments])
+    assert periods.day_start(date(2026, 10, 26), berlin) - periods.day_start(date(2026, 10, 25), berlin) == timedelta(hours=25)
+    bounds = periods.day_start(first, berlin), periods.day_start(first + timedelta(days=7), berlin)
+    expected = [(first + timedelta(days=number), 2 * used.get(first + timedelta(days=number), 0)) for number in range(7)]
+    rows = reports.usage_by(organization, "day", *bounds)
+    assert [(row.group, row.credits) for row in rows] == [(day.isoformat(), amount) for day, amount in expected]
+    seen = overview.days_by_model(Whose(organization), until=first + timedelta(days=6), count=7)
+    assert list(zip(seen.days, seen.totals, strict=True)) == expected
+    assert seen.requests == tuple(row.requests for row in rows)
+    weeks = reports.usage_by(organization, "week", *bounds)
+    assert [(row.group, row.credits) for row in weeks] == [("2026-10-19", 16), ("2026-10-26", 14)]
+
+
+@pytest.mark.parametrize("grouping", reports.GROUPINGS)
+def test_a_time_that_cuts_hours_is_summed_to_the_second(organization: Organization, key: ApiKey, grouping: str) -> None:
+    at = datetime(2026, 11, 25, 10, 30, tzinfo=UTC)
+    other = factories.api_key(factories.member(organization)).row
+    events = [event_for(key, admitted_at=at + timedelta(seconds=second), credits=1) for second in range(0, 9000, 60)]
+    events += [event_for(other, admitted_at=at + timedelta(seconds=second), credits=1000) for second in range(0, 9000, 60)]
+    usage.record(organization.pk, events)
+
+    def total(start: datetime, end: datetime, **whose: Any) -> int:
+        return sum(one.credits for one in reports.usage_by(organization, grouping, start, end, **whose))
+
+    minute = timedelta(minutes=1)
+    assert total(at, at + 150 * minute) == 150_150
+    assert total(at + minute, at + 149 * minute) == 148_148
+    assert total(at + minute, at + 2 * minute) == 1001
+    assert total(at + 30 * minute, at + 31 * minute) == 1001
+    assert total(at + 29 * minute, at + 31 * minute, members=[key.member_id]) == 2
+    assert total(at + minute, at + minute + timedelta(seconds=1)) == 1001
+    assert total(at + minute + timedelta(seconds=1), at + 2 * minute) == 0
+
+
+def test_a_teams_use_is_that_of_the_time_when_its_members_were_in_it(organization: Organization, key: ApiKey) -> None:
+    team_id = key.member.team_id
+    stray = factories.api_key(factories.member(organization)).row
+    at = datetime(2026, 11, 25, tzinfo=UTC)
+    usage.record(
+        organization.pk,
+        [
+            event_for(key, admitted_at=at, credits=3, team_id=team_id),
+            event_for(key, admitted_at=at, credits=5),
+            event_for(stray, admitted_at=at, credits=9, team_id=team_id),
+        ],
+    )
+    assert by(organization, "team") == {team_id: 12, None: 5}
+    found = reports.usage_by(organization, "member", START, END, team_id=team_id)
+    assert [(one.group, one.credits) for one in found] == [(stray.member_id, 9), (key.member_id, 3)]
+    assert reports.team_names(organization) == {team_id: "Core"}
 
 
 def test_an_unknown_grouping_is_an_error(organization: Organization) -> None:
@@ -191,7 +259,8 @@ def test_without_bounds_it_shows_the_current_period(organization: Organization, 
 def test_without_a_subscription_it_shows_the_month() -> None:
     answer = command(factories.organization(plan=None))
     assert answer["from"] == utc_now().replace(day=1, hour=0, minute=0, second=0, microsecond=0).isoformat()
-    assert (answer["rows"], answer["total_credits"]) == ([], "0")
+    assert {row["credits"] for row in answer["rows"]} == {"0"}
+    assert (len(answer["rows"]), answer["total_credits"]) == (utc_now().day, "0")
 
 
 def test_the_table_for_people_ends_with_the_total(organization: Organization, key: ApiKey) -> None:

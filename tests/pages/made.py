@@ -7,6 +7,7 @@ from typing import Any
 from django.test import Client
 
 from accounts.models import ApiKey, Member
+from billing import rollups
 from billing.models import UsageRecord
 from config.clock import utc_now
 
@@ -18,7 +19,7 @@ def used(key: ApiKey, credits: int, *, at: datetime | None = None, model: str = 
     """A logged request of the key's member, of `credits` micro-credits, a minute ago."""
     at = at or utc_now() - timedelta(minutes=1)
     number = next(_numbers)
-    return UsageRecord.objects.create(
+    row = UsageRecord.objects.create(
         **{
             "request_id": f"req_{key.public_id}{number:06d}",
             "part": 0,
@@ -42,6 +43,8 @@ def used(key: ApiKey, credits: int, *, at: datetime | None = None, model: str = 
             **fields,
         }
     )
+    rollups.rebuild(key.organization_id, at, at + timedelta(seconds=1))
+    return row
 
 
 def signed_in(member: Member, **options: Any) -> Client:

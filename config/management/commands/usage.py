@@ -96,6 +96,7 @@ def _period_start(organization: Organization, now: datetime) -> datetime:
 
 def _table(organization: Organization, by: str, sums: list[reports.UsageSum]) -> list[dict[str, Any]]:
     naming: dict[str, Callable[[], Mapping[Any, str]]] = {
+        "team": lambda: reports.team_names(organization),
         "member": lambda: reports.member_names(organization),
         "key": lambda: reports.key_public_ids(organization),
         "account": lambda: _labels(organization),
@@ -105,7 +106,7 @@ def _table(organization: Organization, by: str, sums: list[reports.UsageSum]) ->
     for one in sums:
         figures = asdict(one)
         group = figures.pop("group")
-        figures["credits"] = credits.text(one.credits)
+        figures.update((name, credits.text(figures[name])) for name in reports.CREDIT_COLUMNS)
         if names is None:
             table.append({by: group, **figures})
         else:
