@@ -6,13 +6,21 @@ DomainError
    ├─ ModelUnknown         no rate row has this name at that time
    ├─ ModelUnpriced        a row has it, without rates
    ├─ RateCardRefused      a rate card file is wrong, or would change what is past
+   │  └─ RatesMoved        the rates are no longer what the shown difference was made against
+   ├─ AliasRefused         another name of a model that cannot be
+   ├─ OverrideRefused      a price of an organization's own that cannot be
    ├─ PlanUnknown          no plan has this slug
    ├─ PlanNotActivatable   the plan has no quota yet
    ├─ AlreadySubscribed    the organization or member has an active subscription
+   ├─ ChangeRefused        a change of plan that cannot be made
+   │  └─ ChangeMoved       it is no longer what its preview said
+   ├─ CreditNoteRefused    more than the invoice's total would be taken back
    ├─ ReferenceReused      a reference of the ledger stands for something else
    ├─ CreditsRefused       an amount of credits that cannot be moved
    │  └─ NotEnoughCredits  more would be taken back than is left
    ├─ OperatorsOnly        an owner or member would give or take credits
+   ├─ RangeInvalid         a time that no report can be made of
+   ├─ GroupingForbidden    nothing is summed so, or not for this role
    └─ PaymentRefused       a payment names what is not there, or is told of in two ways
 """
 
@@ -49,6 +57,25 @@ class RateCardRefused(BillingError):
     """Nothing of the file was imported."""
 
     code: ClassVar[str] = "rate_card_refused"
+
+
+class RatesMoved(RateCardRefused):
+    """Look at the new difference, then confirm that."""
+
+    code: ClassVar[str] = "rates_moved"
+    status: ClassVar[int] = 409
+
+
+class AliasRefused(BillingError):
+    """It would name nothing, itself, or another alias; stand where a rate stands; or rename what is past."""
+
+    code: ClassVar[str] = "alias_refused"
+
+
+class OverrideRefused(BillingError):
+    """It is incomplete or out of bounds, would reprice what is past, or lies over another one."""
+
+    code: ClassVar[str] = "override_refused"
 
 
 class PlanUnknown(BillingError):
@@ -102,3 +129,35 @@ class PaymentRefused(BillingError):
 
     code: ClassVar[str] = "payment_refused"
     status: ClassVar[int] = 409
+
+
+class ChangeRefused(BillingError):
+    """The subscription has ended, is on this plan already, or the plans have two currencies. Nothing was changed."""
+
+    code: ClassVar[str] = "change_refused"
+    status: ClassVar[int] = 409
+
+
+class ChangeMoved(ChangeRefused):
+    """Look at the new preview, then confirm that."""
+
+    code: ClassVar[str] = "change_moved"
+
+
+class CreditNoteRefused(BillingError):
+    """Facts: left (decimal text). No note was issued."""
+
+    code: ClassVar[str] = "credit_note_refused"
+    status: ClassVar[int] = 409
+
+
+class RangeInvalid(BillingError):
+    """The message names what is wrong with it."""
+
+    code: ClassVar[str] = "range_invalid"
+
+
+class GroupingForbidden(BillingError):
+    """Facts: by."""
+
+    code: ClassVar[str] = "grouping_forbidden"

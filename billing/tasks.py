@@ -1,17 +1,31 @@
 """Celery doors of billing. Each may run twice."""
 
+from datetime import timedelta
+
 from celery import shared_task
 
-from billing import partitions, subscriptions
+from billing import partitions, rolling
 from config import scope
 from config.clock import utc_now
+
+AHEAD = timedelta(hours=6)
+"""How long before it begins a period's row is made."""
+GRACE = timedelta(minutes=15)
+"""How long after its end a period stays open, so that what ran over its end and the drain's queue are on its own invoice."""
 
 
 @shared_task
 def open_next_periods() -> int:
-    """Makes the rows of periods that have begun; how many."""
+    """Makes the rows of periods that have begun or soon will; how many."""
     with scope.everything():
-        return subscriptions.open_due_periods(utc_now())
+        return rolling.open_due_periods(utc_now(), ahead=AHEAD)
+
+
+@shared_task
+def close_ended_periods() -> int:
+    """Closes and invoices periods that are over; how many."""
+    with scope.everything():
+        return rolling.close_due_periods(utc_now(), grace=GRACE)
 
 
 @shared_task

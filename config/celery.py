@@ -37,5 +37,6 @@ app.conf.beat_scheduler = "config.beat:LockedScheduler"
 app.conf.beat_schedule = {
     "refresh-due-tokens": {"task": "routing.tasks.refresh_due_tokens", "schedule": 60.0},
     "open-next-periods": {"task": "billing.tasks.open_next_periods", "schedule": 300.0},
+    "close-ended-periods": {"task": "billing.tasks.close_ended_periods", "schedule": 300.0},
     "make-usage-partitions": {"task": "billing.tasks.make_usage_partitions", "schedule": 21600.0},
 }

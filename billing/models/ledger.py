@@ -58,7 +58,7 @@ SIDES = {
 
 
 def _fits_kind() -> Q:
-    """Either way round. An adjustment may put right any two accounts; what is left of an allowance at its period's end expires too."""
+    """Either way round. An adjustment may put right any two accounts; what is left of an allowance expires with its period."""
     fits = Q(kind="adjustment") | Q(kind="expiry", debit="expired", credit="allowance")
     fits |= Q(kind="expiry", debit="allowance", credit="expired")
     for kind, (debit, credit) in SIDES.items():

@@ -7,7 +7,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.db.models import F
 
-from billing import subscriptions, tasks
+from billing import rolling, subscriptions, tasks
 from billing.errors import AlreadySubscribed, PlanNotActivatable
 from billing.models import Plan, Subscription, SubscriptionPeriod
 from tests import factories
@@ -94,10 +94,10 @@ def test_the_next_period_is_opened_once() -> None:
     organization = factories.organization(plan=None)
     subscription = subscriptions.start(organization, plan("plus"), now=NOW)
     end = subscription.periods.get().ends_at
-    subscriptions.open_due_periods(end - timedelta(microseconds=1))
+    rolling.open_due_periods(end - timedelta(microseconds=1))
     assert subscription.periods.count() == 1
     for _ in range(2):
-        subscriptions.open_due_periods(end)
+        rolling.open_due_periods(end)
     assert [period.starts_at for period in subscription.periods.order_by("starts_at")] == [end - timedelta(days=7), end]
 
 
@@ -105,7 +105,7 @@ def test_ended_subscriptions_open_no_periods() -> None:
     organization = factories.organization(plan=None)
     subscription = subscriptions.start(organization, plan("plus"), now=NOW)
     subscriptions.end(subscription, now=NOW)
-    subscriptions.open_due_periods(NOW + timedelta(days=30))
+    rolling.open_due_periods(NOW + timedelta(days=30))
     assert subscription.periods.count() == 1
 
 
