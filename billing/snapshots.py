@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from types import MappingProxyType
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 from accounts.models import Organization
 from billing.errors import BillingError, ModelUnknown, ModelUnpriced
-from billing.models import Plan, Rate, Subscription, SubscriptionPeriod
+from billing.models import Plan, Rate, RateAlias, RateOverride, Subscription, SubscriptionPeriod
 from billing.periods import Period, among, period_at
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,10 @@ _told: set[tuple[str, str]] = set()
 
 @dataclass(frozen=True, slots=True)
 class RateSnapshot:
-    """One priced row, valid in [valid_from, valid_to): micro-credits per million tokens, multipliers in thousandths."""
+    """One priced row, valid in [valid_from, valid_to): micro-credits per million tokens, multipliers in thousandths.
+
+    `rate_id` names the row in usage records: a `Rate`'s id, or minus a `RateOverride`'s (`billing.overrides`).
+    """
 
     rate_id: int
     model: str
@@ -55,19 +59,38 @@ RateRow = RateSnapshot | UnpricedSnapshot
 
 
 @dataclass(frozen=True, slots=True)
+class AliasSnapshot:
+    """What a name stands for in [valid_from, valid_to)."""
+
+    model: str
+    valid_from: datetime
+    valid_to: datetime | None
+
+
+T = TypeVar("T")
+D = TypeVar("D", RateRow, AliasSnapshot)
+
+
+@dataclass(frozen=True, slots=True)
 class RateCardSnapshot:
-    """All rows by model, the newest first. `uses_fallback`: models without a rate are priced by the row named FALLBACK_MODEL."""
+    """What prices an organization's requests; all by name, the newest first.
+
+    `rows`: the card's. `overrides`: the organization's own, each of which goes before the card's while it holds. `aliases`: other
+    names. `uses_fallback`: models without a rate are priced by the row named FALLBACK_MODEL, which is nobody's name.
+    """
 
     rows: Mapping[str, tuple[RateRow, ...]] = field(repr=False)
     uses_fallback: bool = False
+    overrides: Mapping[str, tuple[RateRow, ...]] = field(default_factory=dict, repr=False)
+    aliases: Mapping[str, tuple[AliasSnapshot, ...]] = field(default_factory=dict, repr=False)
 
     def rate_for(self, model: str, at: datetime) -> RateSnapshot:
-        """The row that prices a request for `model` that was admitted at `at`.
+        """The row that prices a request for `model` that was admitted at `at`; `rate.model` is the name it was found under.
 
-        A name matches exactly, or with a date suffix `-YYYY-MM-DD` after a name that does; never by likeness. Raises ModelUnknown
-        or ModelUnpriced, of which the operator is told by one log line per model and process.
+        A name matches exactly, by an alias that holds at `at`, or with a date suffix `-YYYY-MM-DD` after a name that does; never by
+        likeness. Raises ModelUnknown or ModelUnpriced, of which the operator is told by one log line per model and process.
         """
-        name = self.base_name(model)
+        name = self.base_name(model, at)
         row = None if name is None else self._row_at(name, at)
         if isinstance(row, RateSnapshot):
             return row
@@ -79,29 +102,46 @@ class RateCardSnapshot:
             error = ModelUnpriced(f"The model {model[:120]!r} has no rate yet.", model=model[:120], param="model")
         _tell_operator(error, is_refused=not isinstance(fallback, RateSnapshot))
         if isinstance(fallback, RateSnapshot):
-            return fallback
+            # The price is the fallback's, the name stays the model's: limits, estimates and reports are by model.
+            return replace(fallback, model=(name or model)[:120])
         raise error
 
-    def base_name(self, model: str) -> str | None:
-        """The card's name for a model: its own, or the one before a date suffix; None if the card has neither."""
-        if model in self.rows:
+    def base_name(self, model: str, at: datetime) -> str | None:
+        """The name that `model` is priced under at `at`: its own; else that of the model its alias stands for; else the one before
+        a date suffix; None if there is none of these."""
+        if self._row_at(model, at) is None and (alias := self._alias_at(model, at)) is not None:
+            return self._known(alias.model)
+        return self._known(model)
+
+    def upstream_name(self, model: str, at: datetime) -> str:
+        """What the upstream is to be asked for: the model that an alias stands for at `at`, any other name as it is."""
+        if self._row_at(model, at) is None and (alias := self._alias_at(model, at)) is not None:
+            return alias.model
+        return model
+
+    def _known(self, model: str) -> str | None:
+        if model == FALLBACK_MODEL:
+            return None
+        if model in self.rows or model in self.overrides:
             return model
         dated = _DATED.fullmatch(model)
-        if dated is None or dated[1] not in self.rows or not _is_date(dated[2]):
+        if dated is None or dated[1] == FALLBACK_MODEL or not _is_date(dated[2]):
             return None
-        return dated[1]
+        return dated[1] if dated[1] in self.rows or dated[1] in self.overrides else None
 
     def models_at(self, at: datetime) -> tuple[str, ...]:
-        """The names that have a price at `at`, sorted; what a model list may offer."""
-        return tuple(
-            name for name in sorted(self.rows) if name != FALLBACK_MODEL and isinstance(self._row_at(name, at), RateSnapshot)
-        )
+        """The names that have a price at `at`, aliases among them, sorted; what a model list may offer."""
+        return tuple(name for name in sorted({*self.rows, *self.overrides, *self.aliases}) if self._is_offered(name, at))
+
+    def _is_offered(self, name: str, at: datetime) -> bool:
+        base = self.base_name(name, at)
+        return base is not None and isinstance(self._row_at(base, at), RateSnapshot)
 
     def _row_at(self, name: str, at: datetime) -> RateRow | None:
-        for row in self.rows.get(name, ()):
-            if row.valid_from <= at:
-                return row if row.valid_to is None or at < row.valid_to else None
-        return None
+        return _at(self.overrides.get(name, ()), at) or _at(self.rows.get(name, ()), at)
+
+    def _alias_at(self, name: str, at: datetime) -> AliasSnapshot | None:
+        return _at(self.aliases.get(name, ()), at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,29 +210,54 @@ class BillingSnapshot:
 
 
 def load(organization_id: int) -> BillingSnapshot:
-    """Reads rates, the active subscriptions and their open periods; four queries. Raises Organization.DoesNotExist."""
+    """Reads rates, aliases, overrides, the active subscriptions and their open periods; six queries.
+
+    Raises Organization.DoesNotExist.
+    """
     organization = Organization.objects.only("timezone", "unpriced_models").get(pk=organization_id)
     return BillingSnapshot(
-        rates=load_rates(uses_fallback=organization.unpriced_models == Organization.UnpricedModels.FALLBACK),
+        rates=load_rates(organization),
         subscriptions=_load_subscriptions(organization),
     )
 
 
-def load_rates(*, uses_fallback: bool = False) -> RateCardSnapshot:
-    """The whole rate card; one query."""
+def load_rates(organization: Organization | None = None) -> RateCardSnapshot:
+    """The whole rate card, with what is the organization's own; two queries and one more for an organization."""
     rows: dict[str, list[RateRow]] = {}
     for rate in Rate.objects.order_by("model", "-valid_from"):
-        rows.setdefault(rate.model, []).append(_row_of(rate))
+        rows.setdefault(rate.model, []).append(_row_of(rate, rate.pk))
+    overrides: dict[str, list[RateRow]] = {}
+    if organization is not None:
+        for own in RateOverride.objects.filter(organization=organization).order_by("model", "-valid_from"):
+            overrides.setdefault(own.model, []).append(_row_of(own, -own.pk))
+    aliases: dict[str, list[AliasSnapshot]] = {}
+    for alias in RateAlias.objects.order_by("alias", "-valid_from"):
+        aliases.setdefault(alias.alias, []).append(AliasSnapshot(alias.model, alias.valid_from, alias.valid_to))
     return RateCardSnapshot(
-        rows=MappingProxyType({model: tuple(found) for model, found in rows.items()}), uses_fallback=uses_fallback
+        rows=_frozen(rows),
+        uses_fallback=organization is not None and organization.unpriced_models == Organization.UnpricedModels.FALLBACK,
+        overrides=_frozen(overrides),
+        aliases=_frozen(aliases),
     )
 
 
-def _row_of(rate: Rate) -> RateRow:
+def _frozen(rows: Mapping[str, list[T]]) -> Mapping[str, tuple[T, ...]]:
+    return MappingProxyType({name: tuple(found) for name, found in rows.items()})
+
+
+def _at(rows: tuple[D, ...], at: datetime) -> D | None:
+    """The row of one name, the newest first, that holds at `at`."""
+    for row in rows:
+        if row.valid_from <= at:
+            return row if row.valid_to is None or at < row.valid_to else None
+    return None
+
+
+def _row_of(rate: Rate | RateOverride, rate_id: int) -> RateRow:
     if rate.input is None or rate.cached_input is None or rate.output is None:
-        return UnpricedSnapshot(rate_id=rate.pk, model=rate.model, valid_from=rate.valid_from, valid_to=rate.valid_to)
+        return UnpricedSnapshot(rate_id=rate_id, model=rate.model, valid_from=rate.valid_from, valid_to=rate.valid_to)
     return RateSnapshot(
-        rate_id=rate.pk,
+        rate_id=rate_id,
         model=rate.model,
         valid_from=rate.valid_from,
         valid_to=rate.valid_to,

@@ -1,7 +1,7 @@
 """Dated rows of one name lie end to end or apart, never over each other: where a new one fits among those that are there. Pure."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 
@@ -43,3 +43,27 @@ def fit(rows: Iterable[R], start: datetime, end: datetime | None, *, may_shorten
         else:
             break
     return ending, end
+
+
+SECOND = timedelta(seconds=1)
+
+
+def whole_second(moment: datetime) -> datetime:
+    """A request's admission is known to the second, so what prices it changes on a second: a change that is made now holds for
+    the very next request."""
+    return moment.replace(microsecond=0)
+
+
+def next_free(rows: Iterable[Dated], start: datetime) -> datetime:
+    """The first second from `start` on in which no row begins: the second change within one second holds from the next one on."""
+    taken = {row.valid_from for row in rows}
+    while start in taken:
+        start += SECOND
+    return start
+
+
+def ending(row: Dated, moment: datetime) -> datetime | None:
+    """Where a row ends that is ended at `moment`; None if it has not begun, so that nothing was priced by it and it can go."""
+    if row.valid_from > moment:
+        return None
+    return max(whole_second(moment), row.valid_from + SECOND)

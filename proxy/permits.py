@@ -31,7 +31,7 @@ def check(caller: Caller, inspection: Inspection, *, at: datetime) -> RateSnapsh
         (caller.key.allowed_models, "This key"),
         (subscription.models if subscription is not None else None, "Your plan"),
     ):
-        if not is_allowed(allowed, inspection.model, caller.snapshot.billing.rates.base_name(inspection.model)):
+        if not is_allowed(allowed, inspection.model, caller.snapshot.billing.rates.base_name(inspection.model, at)):
             raise ModelNotAllowed(f"{whose} may not use the model {inspection.model}.", param="model")
     efforts = caller.key.allowed_efforts
     effort = inspection.reasoning_effort

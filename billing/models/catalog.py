@@ -3,12 +3,14 @@
 import uuid
 from typing import ClassVar
 
-from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, RangeBoundary, RangeOperators
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Func, Q
 
 from accounts.models import Organization, User
 from billing.credits import MicroCreditsField
+from billing.pricing import MOST_RATE, MOST_THOUSANDTHS
 
 BASELINE_CREDITS = 1_000_000
 """The install's baseline: a plan's quota is its multiplier times this, unless `base_quota` overrides it."""
@@ -92,6 +94,28 @@ class RateCard(models.Model):
         return self.name
 
 
+def never_over_each_other(name: str, *columns: str) -> ExclusionConstraint:
+    """No two rows of the same `columns` hold at one moment: what prices a request is never a matter of order."""
+    interval = Func("valid_from", "valid_to", RangeBoundary(), function="TSTZRANGE", output_field=DateTimeRangeField())
+    return ExclusionConstraint(
+        name=name, expressions=[*((column, RangeOperators.EQUAL) for column in columns), (interval, RangeOperators.OVERLAPS)]
+    )
+
+
+def within_bounds(name: str) -> models.CheckConstraint:
+    """Prices and multipliers that no cost can leave the engine's numbers by, and cached input no dearer than fresh."""
+    return models.CheckConstraint(
+        name=name,
+        condition=(Q(input=None) | Q(input__lte=MOST_RATE))
+        & (Q(output=None) | Q(output__lte=MOST_RATE))
+        & (Q(cache_write=None) | Q(cache_write__gte=0, cache_write__lte=MOST_RATE))
+        & (Q(cached_input=None) | Q(cached_input__lte=F("input")) | Q(cached_input__lte=F("cache_write")))
+        & Q(fast_thousandths__lte=MOST_THOUSANDTHS)
+        & Q(long_context_input_thousandths__lte=MOST_THOUSANDTHS)
+        & Q(long_context_output_thousandths__lte=MOST_THOUSANDTHS),
+    )
+
+
 class Pricing(models.Model):
     """What a model costs in [valid_from, valid_to): micro-credits per million tokens. All null: unpriced, never free."""
 
@@ -130,6 +154,8 @@ class Rate(Pricing):
                 | Q(input__gte=0, cached_input__gte=0, output__gte=0),
                 name="rate_priced_in_full_or_not_at_all",
             ),
+            within_bounds("rate_within_bounds"),
+            never_over_each_other("rate_never_over_another", "model"),
         ]
 
     def __str__(self) -> str:
@@ -157,6 +183,8 @@ class RateOverride(Pricing):
                 | Q(input__gte=0, cached_input__gte=0, output__gte=0),
                 name="override_priced_in_full_or_not_at_all",
             ),
+            within_bounds("override_within_bounds"),
+            never_over_each_other("override_never_over_another", "organization", "model"),
         ]
 
     def __str__(self) -> str:
@@ -182,6 +210,7 @@ class RateAlias(models.Model):
                 condition=Q(valid_to__isnull=True) | Q(valid_to__gt=F("valid_from")), name="alias_interval_not_empty"
             ),
             models.CheckConstraint(condition=~Q(alias=F("model")), name="alias_names_another"),
+            never_over_each_other("alias_never_over_another", "alias"),
         ]
 
     def __str__(self) -> str:
