@@ -14,7 +14,13 @@ AccountsError
 │  └─ PasswordRefused     facts: reasons (list of sentences)
 ├─ ApiKeyError
 │  ├─ RoleHoldsNoKeys     finance sees money, and no keys
-│  └─ ExpiryPassed
+│  ├─ ExpiryPassed
+│  ├─ KeyRevoked          an ended key cannot be given a new secret
+│  └─ GraceInvalid
+├─ ApiTokenError
+│  ├─ TokenScopeUnknown   no token is made for that
+│  └─ TokenScopeMissing   this token was made for something else
+├─ ParameterInvalid       a query parameter that the API does not take, or not so
 └─ InvitationInvalid      unknown, used or expired: one answer for the three
 """
 
@@ -86,6 +92,38 @@ class RoleHoldsNoKeys(ApiKeyError):
 
 class ExpiryPassed(ApiKeyError):
     code: ClassVar[str] = "expiry_passed"
+
+
+class KeyRevoked(ApiKeyError):
+    code: ClassVar[str] = "key_revoked"
+    status: ClassVar[int] = 409
+
+
+class GraceInvalid(ApiKeyError):
+    code: ClassVar[str] = "grace_invalid"
+
+
+class ApiTokenError(AccountsError):
+    code: ClassVar[str] = "token_invalid"
+
+
+class TokenScopeUnknown(ApiTokenError):
+    """Facts: scopes."""
+
+    code: ClassVar[str] = "scope_unknown"
+
+
+class TokenScopeMissing(ApiTokenError):
+    """Facts: scope."""
+
+    code: ClassVar[str] = "insufficient_scope"
+    status: ClassVar[int] = 403
+
+
+class ParameterInvalid(AccountsError):
+    """Facts: param."""
+
+    code: ClassVar[str] = "parameter_invalid"
 
 
 class InvitationInvalid(AccountsError):

@@ -2,7 +2,7 @@
 
 A key is `wr_` + 10 base62 public id + `_` + 43 base62 secret (256 bits). It is looked up by its public id and kept as
 HMAC-SHA-256 over the whole text under a pepper that the database does not hold; the text itself exists once, in the answer
-that made it.
+that made it. Rotation changes the secret and nothing else: id, public id, limits, counters and history stay.
 """
 
 import hmac
@@ -11,13 +11,13 @@ import secrets
 import string
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from accounts import audit, names
-from accounts.errors import ExpiryPassed, MemberRemoved, NameInvalid, NotFound, RoleHoldsNoKeys
+from accounts.errors import ExpiryPassed, GraceInvalid, KeyRevoked, MemberRemoved, NameInvalid, NotFound, RoleHoldsNoKeys
 from accounts.models import ApiKey, Member, Organization, User
 from accounts.snapshots import KeySnapshot
 from config import snapshot
@@ -26,6 +26,8 @@ PREFIX = "wr_"
 PUBLIC_ID_LENGTH = 10
 SECRET_LENGTH = 43
 ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+MOST_GRACE_SECONDS = 90 * 86400
+"""A secret that was given up does not live on for longer than this."""
 
 _FORM = re.compile(rf"{PREFIX}([0-9A-Za-z]{{{PUBLIC_ID_LENGTH}}})_([0-9A-Za-z]{{{SECRET_LENGTH}}})")
 _PUBLIC_ID = re.compile(rf"(?:{PREFIX})?([0-9A-Za-z]{{{PUBLIC_ID_LENGTH}}})")
@@ -59,12 +61,22 @@ def parse_public_id(text: str) -> str | None:
     return match[1] if match else None
 
 
-def verify(secret_key: str, snapshot: KeySnapshot) -> bool:
-    """Is this whole text the key of the snapshot? In constant time; False when the key's pepper is not configured any more."""
-    pepper = settings.KEY_PEPPERS.get(snapshot.pepper_id)
-    if pepper is None:
-        return False
-    return hmac.compare_digest(_digest(secret_key, pepper), snapshot.digest)
+def verify(secret_key: str, snapshot: KeySnapshot, *, now: datetime) -> bool:
+    """Is this whole text the key of the snapshot at `now`, by its secret or by the one before, within its grace?
+
+    In constant time; a pepper that is not configured any more proves nothing.
+    """
+    is_current = _proves(secret_key, snapshot.digest, snapshot.pepper_id)
+    # The one before is compared whether or not the current one fits: the time taken does not tell which was meant.
+    is_previous = _proves(secret_key, snapshot.previous_digest, snapshot.previous_pepper_id)
+    is_within = snapshot.previous_until is not None and now < snapshot.previous_until
+    return is_current | (is_previous & is_within)
+
+
+def is_given_up(secret_key: str, snapshot: KeySnapshot, *, now: datetime) -> bool:
+    """Is this the key's secret before its last rotation, used after its grace? Whoever has it has been the key's holder."""
+    is_previous = _proves(secret_key, snapshot.previous_digest, snapshot.previous_pepper_id)
+    return is_previous & (snapshot.previous_until is not None and now >= snapshot.previous_until)
 
 
 def issue(
@@ -111,6 +123,41 @@ def issue(
         )
         snapshot.bump(organization.pk)
     return issued
+
+
+def rotate(key: ApiKey, *, grace_seconds: float | None = None, by: User | None, now: datetime) -> IssuedKey:
+    """Gives the key a new secret, shown this one time; it works on the next request, on every process.
+
+    The old secret works for `grace_seconds` more (None: KEY_ROTATION_GRACE_SECONDS; 0: not at all), the one before that ends now.
+    Locks the organization. Raises KeyRevoked, ExpiryPassed, GraceInvalid; then nothing has changed.
+    """
+    grace = settings.KEY_ROTATION_GRACE_SECONDS if grace_seconds is None else grace_seconds
+    if not 0 <= grace <= MOST_GRACE_SECONDS:
+        raise GraceInvalid(f"A rotated secret may work for 0 to {MOST_GRACE_SECONDS} seconds more, not {grace:g}.")
+    with transaction.atomic():
+        organization = Organization.objects.select_for_update().get(pk=key.organization_id)
+        key = ApiKey.objects.select_for_update(of=("self",)).select_related("member").get(pk=key.pk)
+        if key.revoked_at is not None:
+            raise KeyRevoked("The key is revoked: issue a new one.")
+        if key.expires_at is not None and key.expires_at <= now:
+            raise ExpiryPassed("The key has expired: issue a new one.", expires_at=key.expires_at.isoformat())
+        pepper_id, pepper = next(iter(settings.KEY_PEPPERS.items()))
+        secret = f"{PREFIX}{key.public_id}_{_random(SECRET_LENGTH)}"
+        until = now + timedelta(seconds=grace)
+        # An end that is there already also when there is no grace: who still uses the old secret is told what happened to it.
+        key.previous_digest, key.previous_pepper_id, key.previous_until = key.digest, key.pepper_id, until
+        key.digest, key.pepper_id = _digest(secret, pepper), pepper_id
+        key.save(update_fields=["digest", "pepper_id", "previous_digest", "previous_pepper_id", "previous_until"])
+        audit.record(
+            organization,
+            actor=by,
+            action="key.rotated",
+            object_type="api_key",
+            object_id=str(key.uuid),
+            data={"public_id": key.public_id, "old_secret_until": until.isoformat()},
+        )
+        snapshot.bump(organization.pk)
+    return IssuedKey(key, secret)
 
 
 def revoke(key: ApiKey, *, by: User | None, now: datetime) -> ApiKey:
@@ -191,6 +238,11 @@ def _models(allowed: Iterable[str] | None) -> list[str] | None:
     if not models:
         raise NameInvalid("A key that may use no model at all is of no use; name one, or leave the list out.")
     return models
+
+
+def _proves(text: str, digest: bytes, pepper_id: str) -> bool:
+    pepper = settings.KEY_PEPPERS.get(pepper_id)
+    return pepper is not None and hmac.compare_digest(_digest(text, pepper), digest)
 
 
 def _digest(text: str, pepper: str) -> bytes:

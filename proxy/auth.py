@@ -30,7 +30,7 @@ async def identify(headers: Mapping[str, str], *, now: datetime, redis: Redis, a
     """The caller named by the `authorization` header, judged by a snapshot of version `at_least` or newer.
 
     A key that is good by the snapshot in hand is proved by the admission, which knows the newest version. One that is not is
-    judged again by the newest, for a round trip: it may have been made, or its organization resumed, a moment ago.
+    judged again by the newest, for a round trip: it may have been made or rotated, or its organization resumed, a moment ago.
     Raises InvalidApiKey; Degraded if Redis or the database is needed and does not answer.
     """
     scheme, _, text = headers.get("authorization", "").partition(" ")
@@ -44,26 +44,37 @@ async def identify(headers: Mapping[str, str], *, now: datetime, redis: Redis, a
         if organization_id is None:
             raise InvalidApiKey(REFUSAL)
         snapshot = await cache.get(organization_id, at_least=at_least)
-        key = _usable(snapshot, parsed.public_id, now)
+        key = _usable(snapshot, parsed.public_id, text, now)
         if key is None:
             newest = await _newest_version(redis, organization_id)
             if newest is None or newest > snapshot.version:
                 snapshot = await cache.get(organization_id, at_least=newest or snapshot.version + 1)
-                key = _usable(snapshot, parsed.public_id, now)
+                key = _usable(snapshot, parsed.public_id, text, now)
     except LookupError as error:
         raise InvalidApiKey(REFUSAL) from error
     except DatabaseTrouble as error:
         raise Degraded("The gateway cannot read its configuration at the moment. Try again in a few seconds.") from error
-    if key is None or not keys.verify(text, key):
-        raise InvalidApiKey(REFUSAL)
+    if key is None:
+        raise _refused(snapshot, parsed.public_id, text, now)
     return Caller(snapshot, key)
 
 
-def _usable(snapshot: Snapshot, public_id: str, now: datetime) -> KeySnapshot | None:
+def _usable(snapshot: Snapshot, public_id: str, text: str, now: datetime) -> KeySnapshot | None:
     key: KeySnapshot | None = snapshot.accounts.keys.get(public_id)
-    if key is None or key.is_expired(now) or not snapshot.accounts.is_active:
+    if key is None or key.is_expired(now) or not snapshot.accounts.is_active or not keys.verify(text, key, now=now):
         return None
     return key
+
+
+def _refused(snapshot: Snapshot, public_id: str, text: str, now: datetime) -> InvalidApiKey:
+    """One answer for every reason; who has proved to hold the key finds the reason on My key."""
+    key: KeySnapshot | None = snapshot.accounts.keys.get(public_id)
+    told = ""
+    if key is not None and keys.is_given_up(text, key, now=now):
+        told = f"The secret of the key {key.name} was rotated, and the old one has ended."
+    elif key is not None and keys.verify(text, key, now=now):
+        told = "The organization is suspended." if not snapshot.accounts.is_active else f"The key {key.name} has expired."
+    return InvalidApiKey(REFUSAL, caller=Caller(snapshot, key) if key is not None and told else None, told=told)
 
 
 async def _newest_version(redis: Redis, organization_id: int) -> int | None:

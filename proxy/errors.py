@@ -42,10 +42,19 @@ class ProxyError(DomainError):
 
 
 class InvalidApiKey(ProxyError):
-    """Missing, wrong, revoked or expired, or its organization is suspended: one answer for all, so nothing can be guessed."""
+    """Missing, wrong, revoked or expired, or its organization is suspended: one answer for all, so nothing can be guessed.
+
+    `caller` (`auth.Caller`): whose key it is, where the whole text proved one that may not be used any more; `told` says why, to
+    the holder's own page and never on the wire.
+    """
 
     code = "invalid_api_key"
     status = 401
+
+    def __init__(self, message: str, *, caller: Any = None, told: str = "") -> None:
+        super().__init__(message)
+        self.caller = caller
+        self.told = told
 
 
 class InvalidJson(ProxyError):

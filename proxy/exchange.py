@@ -26,7 +26,7 @@ from proxy.errors import Answer
 from proxy.lifespan import Resources
 from proxy.relay import Downstream
 from proxy.settlement import Call, EndedBy, Tab
-from quotas import admission
+from quotas import admission, refusal_log
 from quotas.admission import Admission, Amount
 from quotas.errors import Stale
 from routing import credentials, health, selection, sticky
@@ -70,24 +70,28 @@ class Exchange:
         self._request_id = request_id
         self._began = time.monotonic()
         self._headers = headers_of(scope)
+        self._caller: Caller | None = None
+        self._model = ""
 
     async def run(self) -> None:
         """Answers, whatever happens."""
         resources = lifespan.resources()
         resources.running += 1
         answer: Answer | None = None
+        refusal: DomainError | None = None
         try:
             answer = await self._respond(resources)
         except (intake.ClientGone, ClientLeft):
             return
         except DomainError as error:
+            refusal = error
             if error.status >= 500:
                 logger.warning("request refused", extra={"code": error.code, "reason": error.facts.get("reason")})
             answer = errors.answer(error, now=resources.now(), request_id=self._request_id)
         except DatabaseTrouble:
             logger.warning("request refused: the database does not answer", exc_info=True)
-            trouble = errors.Degraded("The gateway cannot read its configuration at the moment. Try again in a few seconds.")
-            answer = errors.answer(trouble, now=resources.now(), request_id=self._request_id)
+            refusal = errors.Degraded("The gateway cannot read its configuration at the moment. Try again in a few seconds.")
+            answer = errors.answer(refusal, now=resources.now(), request_id=self._request_id)
         except Exception:
             logger.exception("request failed")
             fault = errors.InternalError("The gateway failed. The request was not completed.")
@@ -97,6 +101,17 @@ class Exchange:
         if answer is not None and not self._downstream.is_started:
             await self._downstream.answer(answer)
         await self._downstream.end()
+        if refusal is not None:
+            self._note(resources, refusal)
+
+    def _note(self, resources: Resources, refusal: DomainError) -> None:
+        """For the holder of the key, if it is known whose it was. The client has its answer; nothing waits for this."""
+        told = ""
+        caller = self._caller
+        if isinstance(refusal, errors.InvalidApiKey):
+            caller, told = refusal.caller, refusal.told
+        if caller is not None:
+            refusal_log.note(resources.redis, caller.snapshot, caller.key, refusal, model=self._model, told=told)
 
     async def _respond(self, resources: Resources) -> Answer | None:
         """The whole answer to send, or None if the client has its stream. Raises DomainError."""
@@ -104,9 +119,10 @@ class Exchange:
             raise errors.MethodNotAllowed("Only POST is served here.")
         if resources.is_draining:
             raise errors.Draining("The gateway is being restarted. Try again in a few seconds.")
-        caller = await auth.identify(self._headers, now=resources.now(), redis=resources.redis)
+        caller = self._caller = await auth.identify(self._headers, now=resources.now(), redis=resources.redis)
         body = await intake.read_body(self._receive, self._headers, limit=settings.PROXY_MAX_BODY_BYTES)
         inspection = self._dialect.inspect(body)
+        self._model = inspection.model
         for _ in range(MAX_RELOADS):
             try:
                 call, pool, admitted = await self._admit(resources, caller, inspection)

@@ -7,7 +7,10 @@ QuotaError
 │  └─ NoActivePlan     nothing to draw on
 ├─ RateExceeded        too many per minute
 │  └─ ConcurrencyReached   too many at once
-└─ LimitsError         an operator asked for a limit that cannot be
+└─ LimitsError         somebody asked for a limit that cannot be
+   └─ RequestError     a request for more that cannot be made, or decided
+      ├─ AlreadyAsked     one request for a limit waits already
+      └─ RequestDecided   somebody was faster
 """
 
 from typing import Any, ClassVar
@@ -106,3 +109,19 @@ class LimitsError(QuotaError):
 
     code: ClassVar[str] = "invalid_limit"
     status: ClassVar[int] = 400
+
+
+class RequestError(LimitsError):
+    """The message says what is wrong with the request for more; nothing has changed."""
+
+    code: ClassVar[str] = "invalid_request_for_more"
+
+
+class AlreadyAsked(RequestError):
+    code: ClassVar[str] = "already_asked"
+    status: ClassVar[int] = 409
+
+
+class RequestDecided(RequestError):
+    code: ClassVar[str] = "request_decided"
+    status: ClassVar[int] = 409

@@ -130,7 +130,7 @@ class TestKeys:
         assert list(made) == ["id", "key"]
         row = ApiKey.objects.get(public_id=parsed.public_id)
         assert (str(row.uuid), row.name, row.member) == (made["id"], "ci", member)
-        assert keys.verify(made["key"], snapshots.load(organization.pk).keys[parsed.public_id])
+        assert keys.verify(made["key"], snapshots.load(organization.pk).keys[parsed.public_id], now=utc_now())
         ended = run("revoke_key", organization.slug, parsed.public_id)
         row.refresh_from_db()
         assert ended == {"id": made["id"], "revoked_at": row.revoked_at.isoformat() if row.revoked_at else None}

@@ -82,7 +82,7 @@ class TestIssuing:
         before = Organization.objects.get(pk=member.organization_id).config_version
         key = factories.api_key(member)
         assert Organization.objects.get(pk=member.organization_id).config_version == before + 1
-        assert keys.verify(key.secret, snapshot_of(key.row))
+        assert keys.verify(key.secret, snapshot_of(key.row), now=utc_now())
         assert snapshots.organization_of_key(key.row.public_id) == member.organization_id
         assert snapshots.organization_of_key("0000000000") is None
 
@@ -91,9 +91,9 @@ class TestIssuing:
         held = snapshot_of(key.row)
         for at in (3, 12, 14, len(key.secret) - 1):
             other = key.secret[:at] + ("a" if key.secret[at] != "a" else "b") + key.secret[at + 1 :]
-            assert not keys.verify(other, held)
-        assert not keys.verify("", held)
-        assert not keys.verify("\udcff", held)
+            assert not keys.verify(other, held, now=utc_now())
+        assert not keys.verify("", held, now=utc_now())
+        assert not keys.verify("\udcff", held, now=utc_now())
 
     def test_the_first_pepper_digests_and_older_ones_still_verify(self, settings: Any) -> None:
         member = factories.member(factories.organization(plan=None))
@@ -101,11 +101,11 @@ class TestIssuing:
         settings.KEY_PEPPERS = {"newer": PEPPER, **settings.KEY_PEPPERS}
         new = factories.api_key(member)
         assert new.row.pepper_id == "newer" != old.row.pepper_id
-        assert keys.verify(old.secret, snapshot_of(old.row))
-        assert keys.verify(new.secret, snapshot_of(new.row))
+        assert keys.verify(old.secret, snapshot_of(old.row), now=utc_now())
+        assert keys.verify(new.secret, snapshot_of(new.row), now=utc_now())
         settings.KEY_PEPPERS = {"newer": PEPPER}
-        assert not keys.verify(old.secret, snapshot_of(old.row))
-        assert keys.verify(new.secret, snapshot_of(new.row))
+        assert not keys.verify(old.secret, snapshot_of(old.row), now=utc_now())
+        assert keys.verify(new.secret, snapshot_of(new.row), now=utc_now())
 
     def test_restrictions_reach_the_snapshot(self) -> None:
         team = factories.team(organization := factories.organization(plan=None), "Platform")
