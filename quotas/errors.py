@@ -8,6 +8,7 @@ QuotaError
 ├─ RateExceeded        too many per minute
 │  └─ ConcurrencyReached   too many at once
 └─ LimitsError         somebody asked for a limit that cannot be
+   ├─ AboveScope       a lead asked for more than their own scope has
    └─ RequestError     a request for more that cannot be made, or decided
       ├─ AlreadyAsked     one request for a limit waits already
       └─ RequestDecided   somebody was faster
@@ -109,6 +110,11 @@ class LimitsError(QuotaError):
 
     code: ClassVar[str] = "invalid_limit"
     status: ClassVar[int] = 400
+
+
+class AboveScope(LimitsError):
+    code: ClassVar[str] = "above_own_scope"
+    status: ClassVar[int] = 403
 
 
 class RequestError(LimitsError):

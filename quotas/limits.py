@@ -1,5 +1,6 @@
-"""Setting limits: the only writer of `Limit` rows. A change holds on the very next request, on every process."""
+"""Setting limits: the only writer of `Limit` and `LimitBoost` rows. A change holds on the very next request, on every process."""
 
+from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
@@ -8,9 +9,14 @@ from accounts import audit, keys, members, teams
 from accounts.models import ApiKey, Member, Organization, Team, User
 from billing import credits
 from config import snapshot
+from config.clock import utc_now
+from quotas import remaining
 from quotas.engine import MOST
-from quotas.errors import LimitsError
-from quotas.models import Limit
+from quotas.errors import AboveScope, LimitsError
+from quotas.models import Limit, LimitBoost, LimitRequest
+
+RATES = (Limit.Metric.REQUESTS_PER_SECOND, Limit.Metric.REQUESTS_PER_MINUTE, Limit.Metric.CONCURRENT)
+"""Metrics without a window."""
 
 Target = Team | Member | ApiKey | None
 
@@ -66,16 +72,18 @@ def set_limit(
     window: str,
     amount: str,
     by: User | None = None,
+    setter: Member | None = None,
 ) -> UUID | None:
     """Sets, replaces or (amount "none") removes the one limit of scope, metric and window; its uuid, or None if there was none.
 
     As people write it: `of` names the team, member (e-mail) or key (public id), `amount` is decimal credits or a count, 0 blocks;
-    `window` is "" for requests_per_minute and concurrent. Raises LimitsError, or accounts.errors.NotFound for what `of` names.
+    `window` is "" for rates and concurrent. Raises LimitsError, or accounts.errors.NotFound for what `of` names; AboveScope if
+    a `setter` is given (a member whose right to the scope was asked) and it would be above the limit of the setter's own scope.
     """
     for given, known, what in ((scope, Limit.Scope, "scope"), (metric, Limit.Metric, "metric"), (window, Limit.Window, "window")):
         if given not in known.values:
             raise LimitsError(f"There is no {what} {given!r}; there are {', '.join(name for name in known.values if name)}.")
-    if (metric in (Limit.Metric.REQUESTS_PER_MINUTE, Limit.Metric.CONCURRENT)) != (window == ""):
+    if (metric in RATES) != (window == ""):
         if window:
             raise LimitsError(f"{metric} takes no window.")
         raise LimitsError(f"{metric} needs a window: {', '.join(name for name in Limit.Window.values if name)}.")
@@ -88,24 +96,133 @@ def set_limit(
         "key": subject if isinstance(subject, ApiKey) else None,
         "metric": metric,
         "window": window,
+        "model_filter": None,
     }
     with transaction.atomic():
         # The version first: its row lock puts changes of one organization in order.
         snapshot.bump(organization.pk)
         held = Limit.objects.filter(**which).first()
-        if value is None:
-            if held is None:
-                return None
-            _audit(organization, held, by, {"was": held.amount, "amount": None})
-            held.delete()
-            return held.uuid
-        was = None if held is None else held.amount
+        if held is None and value is None:
+            return None
+        return _put(held or Limit(**which), value, by=by, setter=setter)
+
+
+def change(limit: Limit, amount: str, *, by: User | None, setter: Member | None = None) -> UUID | None:
+    """Gives a limit another amount, as people write it, or removes it ("none"). None if it was gone already.
+
+    Raises LimitsError, AboveScope.
+    """
+    value = _amount(limit.metric, amount)
+    with transaction.atomic():
+        snapshot.bump(limit.organization_id)
+        held = Limit.objects.select_related("organization").filter(pk=limit.pk).first()
+        return None if held is None else _put(held, value, by=by, setter=setter)
+
+
+def _put(limit: Limit, value: int | None, *, by: User | None, setter: Member | None) -> UUID:
+    """Under the organization's lock."""
+    was = None if limit.pk is None else limit.amount
+    check_height(setter, limit, value)
+    if value is None:
+        _audit(limit.organization, limit, by, {"was": was, "amount": None})
+        limit.delete()
+        return limit.uuid
+    limit.amount = value
+    limit.save()
+    _audit(limit.organization, limit, by, {"was": was, "amount": value})
+    return limit.uuid
+
+
+def boost(
+    limit: Limit,
+    *,
+    extra: int,
+    until: datetime,
+    reason: str,
+    by: User | None,
+    setter: Member | None = None,
+    request: LimitRequest | None = None,
+    now: datetime | None = None,
+) -> LimitBoost:
+    """Adds `extra` (micro-credits for credits, else a count) to the limit from now until `until`. Boosts add up.
+
+    Raises LimitsError, AboveScope.
+    """
+    now = now or utc_now()
+    if extra <= 0:
+        raise LimitsError("How much more? The amount must be above 0.")
+    if until <= now:
+        raise LimitsError("Until when? That moment has passed.")
+    with transaction.atomic():
+        snapshot.bump(limit.organization_id)
+        held = Limit.objects.select_related("organization").filter(pk=limit.pk).first()
         if held is None:
-            held = Limit(**which)
-        held.amount = value
-        held.save()
-        _audit(organization, held, by, {"was": was, "amount": value})
-        return held.uuid
+            raise LimitsError("The limit is not there any more, so it holds nobody.")
+        given = LimitBoost.objects.filter(limit=held, revoked_at=None, ends_at__gt=now)
+        total = held.amount + extra + sum(given.values_list("extra", flat=True))
+        if total > MOST:
+            raise LimitsError("That is more than can be counted.")
+        check_height(setter, held, total)
+        made = LimitBoost.objects.create(
+            organization_id=held.organization_id,
+            limit=held,
+            extra=extra,
+            starts_at=now,
+            ends_at=until,
+            reason=reason[:200],
+            granted_by=by,
+            request=request,
+        )
+        audit.record(
+            held.organization,
+            actor=by,
+            action="limit.boosted",
+            object_type="limit",
+            object_id=str(held.uuid),
+            data={"boost": str(made.uuid), "extra": extra, "until": until.isoformat()},
+        )
+    return made
+
+
+def end_boost(given: LimitBoost, *, by: User | None, now: datetime) -> LimitBoost:
+    """Ends a boost before its time. A second time changes nothing."""
+    with transaction.atomic():
+        snapshot.bump(given.organization_id)
+        given = LimitBoost.objects.select_related("organization", "limit").get(pk=given.pk)
+        if given.revoked_at is None:
+            given.revoked_at = now
+            given.save(update_fields=["revoked_at"])
+            audit.record(
+                given.organization,
+                actor=by,
+                action="limit.boost_ended",
+                object_type="limit",
+                object_id=str(given.limit.uuid),
+                data={"boost": str(given.uuid)},
+            )
+    return given
+
+
+def check_height(setter: Member | None, limit: Limit, value: int | None) -> None:
+    """Raises AboveScope where a lead would set `limit` to `value` (None: remove it) above what holds the lead's own scope.
+
+    Compared with the limit of that scope that asks the same question (metric, window, models), boosts not counted. Lifting a limit
+    below it is no raise, for it still holds; lifting the scope's own is. Owners and operators are not bound.
+    """
+    if setter is None or setter.role == Member.Role.OWNER:
+        return
+    scope = (
+        {"scope": Limit.Scope.ORGANIZATION} if setter.team_id is None else {"scope": Limit.Scope.TEAM, "team_id": setter.team_id}
+    )
+    same = {"metric": limit.metric, "window": limit.window, "model_filter_id": limit.model_filter_id}
+    bound = Limit.objects.filter(organization_id=limit.organization_id, **scope, **same).first()
+    if bound is None or (value is None and bound.pk != limit.pk):
+        return
+    if value is None or value > bound.amount:
+        whose = "the organization" if setter.team is None else f"the {setter.team.name} team"
+        amount = remaining.amount(limit.metric, bound.amount)
+        done = "remove" if value is None else "raise" if bound.pk == limit.pk else "go above"
+        raise AboveScope(f"Leads do not {done} the limit of their own scope: {whose} may use {amount}. Ask an owner.")
 
 
 def _audit(organization: Organization, limit: Limit, by: User | None, change: dict[str, int | None]) -> None:
