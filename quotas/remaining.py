@@ -1,17 +1,18 @@
 """What may still be spent, in the order and words of the pages: My key, Overview and the live number share it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from accounts import display
 from accounts.models import Member, Organization
 from accounts.snapshots import KeySnapshot
 from config import snapshot
-from config.redis import client
+from config.redis import client, sync_client, translated
 from config.snapshot import Snapshot
-from quotas import admission
+from quotas import admission, engine, views
+from quotas import standing as standings
 from quotas.errors import Stale
 from quotas.standing import LimitState, PlanState, Usage
 from quotas.windows import ROLLING_SECONDS
@@ -19,6 +20,7 @@ from quotas.windows import ROLLING_SECONDS
 T = TypeVar("T")
 
 TRIES = 3
+PIECE = 100
 
 WINDOWS = {
     "5h": ("Last 5 hours", "5-hour limit"),
@@ -32,6 +34,7 @@ WINDOWS = {
 }
 """The title of a meter, and the name of the limit in a sentence."""
 RATES = {
+    "requests_per_second": ("Requests per second", "limit of requests per second", "within a second"),
     "requests_per_minute": ("Requests per minute", "limit of requests per minute", "within a minute"),
     "concurrent": ("Requests at once", "limit of requests at once", "when a running one ends"),
 }
@@ -115,9 +118,12 @@ class Meter:
         return self._amount(self.limit)
 
     def _amount(self, value: int) -> str:
-        if self.unit == "credits":
-            return display.credits(value)
-        return f"{display.MINUS if value < 0 else ''}{abs(value):,}"
+        return amount(self.unit, value)
+
+
+def amount(unit: str, value: int) -> str:
+    """Credits as credits are written, counts in full."""
+    return display.credits(value) if unit == "credits" else f"{display.MINUS if value < 0 else ''}{abs(value):,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +207,60 @@ async def live_standing(member: Member, *, now: datetime) -> Standing:
                 raise
             loaded = await cache.get(member.organization_id, at_least=stale.version)
     raise AssertionError
+
+
+@dataclass(frozen=True, slots=True)
+class Everybody:
+    """How the limits of many stand at once: `meters` by the limit's uuid, `used` in the plan period by member (micro-credits)."""
+
+    plan: Meter
+    meters: Mapping[str, Meter]
+    used: Mapping[int, int]
+
+
+def of_everybody(organization: Organization, *, members: Sequence[Member], team_ids: Iterable[int], now: datetime) -> Everybody:
+    """The limits of the organization, of these teams and members and of their keys, and what the members used.
+
+    One snapshot and one read of the counters for each 100 of them. Raises NoActivePlan, Degraded, Stale.
+    """
+
+    def read(loaded: Snapshot) -> Everybody:
+        limited = {limit.target_id for limit in loaded.quotas.limits if limit.scope == "key"}
+        ids = {member.pk for member in members}
+        keys = [key for key in loaded.accounts.keys.values() if key.member_id in ids and key.key_id in limited]
+        # Ids of their own: views are remembered by them.
+        nobodies = [Who(key_id=-(2**40) - team, member_id=0, team_id=team) for team in team_ids]
+        asked: list[Any] = [Who(key_id=0, member_id=0, team_id=None), *nobodies, *map(who, members), *keys]
+        usages = _usages(loaded, asked, _seconds(now))
+        first = 1 + len(nobodies)
+        used = {member.pk: usage.member_credits for member, usage in zip(members, usages[first:], strict=False)}
+        names = {key.key_id: key for key in keys}
+        meters = {}
+        for one, usage in zip(asked, usages, strict=True):
+            key = names.get(one.key_id)
+            for limit in usage.limits:
+                meters.setdefault(limit.uuid, _meter(limit, key if limit.scope == "key" else None))
+        return Everybody(_quota(usages[0].plan), meters, used)
+
+    return _loaded(organization.pk, read)
+
+
+def _usages(loaded: Snapshot, asked: Sequence[Any], now_s: int) -> list[Usage]:
+    """`admission.usage_sync` of many keys, in pipelines of PIECE. What is not answered at once is asked again singly."""
+    usages: list[Usage] = []
+    for start in range(0, len(asked), PIECE):
+        piece = asked[start : start + PIECE]
+        questions = [views.view_for(loaded, key, now_s) for key in piece]
+        with translated():
+            pipeline = sync_client().pipeline(transaction=False)
+            queue: Callable[..., Any] = pipeline.execute_command
+            for view in questions:
+                queue(*engine.PEEK.command(engine.keys(loaded.organization_id), ("", view.packed)))
+            replies = pipeline.execute(raise_on_error=False)
+        for key, view, reply in zip(piece, questions, replies, strict=True):
+            is_told = not isinstance(reply, Exception) and reply[0] == b"OK"
+            usages.append(standings.read(loaded, view, reply) if is_told else admission.usage_sync(loaded, key, now_s=now_s))
+    return usages
 
 
 def who(member: Member, key_id: int | None = None) -> Who:
