@@ -1,5 +1,6 @@
 """What the ledger comes to: balances of accounts, of granted and bought credits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -44,9 +45,9 @@ class Sums:
 
 
 GRANTED = """
-    SELECT grant_version, (
+    SELECT id, grant_version, (
         SELECT COALESCE(SUM(amount - expired), 0) FROM billing_creditlot WHERE organization_id = organization.id
-    ) FROM accounts_organization AS organization WHERE id = %s
+    ) FROM accounts_organization AS organization WHERE id = ANY(%s)
 """
 TRIAL_BALANCE = """
     SELECT account, SUM(debited), SUM(credited) FROM (
@@ -60,13 +61,18 @@ TRIAL_BALANCE = """
 
 
 def granted(organization_id: int) -> Granted:
-    """One statement, so that version and total belong together. Raises LookupError for an unknown organization."""
-    with connection.cursor() as cursor:
-        cursor.execute(GRANTED, [organization_id])
-        row = cursor.fetchone()
-    if row is None:
+    """What counters are told. Raises LookupError for an unknown organization."""
+    found = granted_of([organization_id]).get(organization_id)
+    if found is None:
         raise LookupError(f"organization {organization_id} does not exist")
-    return Granted(version=int(row[0]), total=int(row[1]))
+    return found
+
+
+def granted_of(organization_ids: Sequence[int]) -> dict[int, Granted]:
+    """By organization; one statement, so that version and total belong together."""
+    with connection.cursor() as cursor:
+        cursor.execute(GRANTED, [list(organization_ids)])
+        return {int(pk): Granted(version=int(version), total=int(total)) for pk, version, total in cursor.fetchall()}
 
 
 def balance(organization_id: int) -> Balance:

@@ -20,7 +20,8 @@ DomainError
    │  └─ NotEnoughCredits  more would be taken back than is left
    ├─ OperatorsOnly        an owner or member would give or take credits
    ├─ RangeInvalid         a time that no report can be made of
-   ├─ GroupingForbidden    nothing is summed so, or not for this role
+   ├─ GroupingUnknown      nothing is summed so
+   │  └─ GroupingForbidden not for this role
    └─ PaymentRefused       a payment names what is not there, or is told of in two ways
 """
 
@@ -157,7 +158,12 @@ class RangeInvalid(BillingError):
     code: ClassVar[str] = "range_invalid"
 
 
-class GroupingForbidden(BillingError):
+class GroupingUnknown(BillingError):
     """Facts: by."""
 
+    code: ClassVar[str] = "grouping_unknown"
+
+
+class GroupingForbidden(GroupingUnknown):
     code: ClassVar[str] = "grouping_forbidden"
+    status: ClassVar[int] = 403

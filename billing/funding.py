@@ -1,7 +1,7 @@
 """Which period pays for an event, and from which funds where the engine could not say (its outcome LOGGED)."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -152,7 +152,7 @@ def _subscriptions(organization_id: int, sources: set[str]) -> dict[str, list[Su
 
 
 def _locked(pairs: "set[tuple[Subscription, datetime]]") -> dict[tuple[int, datetime], SubscriptionPeriod]:
-    found: Sequence[SubscriptionPeriod] = (
+    found = (
         SubscriptionPeriod.objects.filter(
             subscription_id__in={subscription.pk for subscription, _ in pairs}, starts_at__in={start for _, start in pairs}
         )

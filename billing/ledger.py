@@ -21,7 +21,7 @@ from django.db.models import F
 from accounts import audit
 from accounts.models import Organization, User
 from billing import credits, lots
-from billing.balances import Balance, Granted, Sums, balance, balances, granted, spent, trial_balance
+from billing.balances import Balance, Granted, Sums, balance, balances, granted, granted_of, spent, trial_balance
 from billing.errors import CreditsRefused, NotEnoughCredits, OperatorsOnly, ReferenceReused
 from billing.models import CreditLot, LedgerEntry
 from billing.models.ledger import SIDES
@@ -31,7 +31,7 @@ from config import snapshot
 
 __all__ = [
     "Balance", "Entry", "Expiry", "Granted", "Kind", "Sums", "adjust", "balance", "balances", "expire_due", "grant", "granted",
-    "lock", "open_lot", "post", "post_usage", "spent", "take_back", "trial_balance",
+    "granted_of",     "lock", "open_lot", "post", "post_usage", "spent", "take_back", "trial_balance",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)

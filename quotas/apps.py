@@ -12,3 +12,4 @@ class QuotasConfig(AppConfig):
 
         snapshot.register_loader("quotas", snapshots.load)
         snapshot.register_publisher(publishing.publish_version)
+        snapshot.register_grant_publisher(publishing.publish_grants)

@@ -24,7 +24,7 @@ from config import scope
 from config import snapshot as config_snapshot
 from config.redis import sync_client, translated
 from config.snapshot import Snapshot
-from quotas import engine, records, views, windows
+from quotas import engine, publishing, records, views, windows
 from quotas.records import Event
 
 logger = logging.getLogger(__name__)
@@ -102,6 +102,9 @@ def _attempt(redis: "SyncRedis", organization_id: int, expected: str, keep_holds
             "stream_entries": len(events),
         },
     )
+    if answer[0] == b"OK" and now_ms is None:
+        # What was granted between our reading and the rename was published to counters that were not there.
+        publishing.publish_grants(organization_id)
     # LOST: somebody else's counters are there now.
     return answer[0] in (b"OK", b"LOST")
 

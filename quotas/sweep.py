@@ -4,15 +4,16 @@ Run by every ledger process; the scripts make it safe to do at once.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from redis import Redis as SyncRedis
 
 from accounts.models import Organization
+from billing import ledger
 from config import scope
 from config.redis import translated
-from quotas import engine, rebuild
+from quotas import engine, publishing, rebuild
 
 logger = logging.getLogger(__name__)
 
@@ -60,38 +61,51 @@ def _members(redis: "SyncRedis", kind: str) -> list[int]:
 
 
 class Versions:
-    """The config versions this process has pushed. A full push heals a server that was restored from older data."""
+    """The versions of configuration and grants that this process has pushed. A full push heals a server with older data."""
 
     def __init__(self) -> None:
-        self._pushed: dict[int, int] = {}
+        self._pushed: dict[int, tuple[int, int]] = {}
 
     def push(self, redis: "SyncRedis", *, everything: bool = False) -> int:
-        """Publishes what moved since the last push, or everything; the number pushed. One query. Raises RedisUnavailable."""
+        """Publishes what moved since the last push, or everything; the number pushed. Raises RedisUnavailable.
+
+        One query, and one for each PIECE that moved.
+        """
         with scope.everything():
-            rows = list(Organization.objects.values_list("pk", "config_version"))
-        moved = [(pk, version) for pk, version in rows if everything or self._pushed.get(pk) != version]
+            rows = list(Organization.objects.values_list("pk", "config_version", "grant_version"))
+        moved = [(pk, version) for pk, version, grants in rows if everything or self._pushed.get(pk) != (version, grants)]
         for start in range(0, len(moved), PIECE):
             some = moved[start : start + PIECE]
+            with scope.everything():
+                granted = ledger.granted_of([pk for pk, _ in some])
             with translated():
                 pipeline = redis.pipeline(transaction=False)
                 queue: Callable[..., Any] = pipeline.execute_command
                 for pk, version in some:
-                    queue(*engine.PUBLISH.command(engine.keys(pk), ("", version, "", 0)))
+                    queue(*engine.PUBLISH.command(engine.keys(pk), publishing.publication(version, granted.get(pk))))
                     if everything:
                         pipeline.zcard(engine.leases_key(pk))
                         pipeline.exists(engine.stream_key(pk))
                 replies = pipeline.execute(raise_on_error=False)
-            self._look(redis, some, replies, everything=everything)
+            self._look(redis, some, granted, replies, everything=everything)
         return len(moved)
 
-    def _look(self, redis: "SyncRedis", some: list[tuple[int, int]], replies: list[Any], *, everything: bool) -> None:
+    def _look(
+        self,
+        redis: "SyncRedis",
+        some: list[tuple[int, int]],
+        granted: Mapping[int, ledger.Granted],
+        replies: list[Any],
+        *,
+        everything: bool,
+    ) -> None:
         width = 3 if everything else 1
         for at, (pk, version) in enumerate(some):
             own = replies[at * width : (at + 1) * width]
             if isinstance(own[0], Exception):
                 # Not loaded, most likely: the plain call loads it.
-                engine.PUBLISH.run(redis, engine.keys(pk), ("", version, "", 0))
-            self._pushed[pk] = version
+                engine.PUBLISH.run(redis, engine.keys(pk), publishing.publication(version, granted.get(pk)))
+            self._pushed[pk] = (version, granted[pk].version if pk in granted else 0)
             if everything:
                 # The lists of who has leases and news are hints; a lost one is made again here.
                 with translated():
