@@ -61,12 +61,13 @@ def navigation(member: Member, current: str) -> tuple[Section, ...]:
     if usage is not Reach.NONE:
         title = "You" if usage is Reach.OWN else "Money" if not you else "Team"
         sections[title].append(_link(member, "overview", "Overview", current))
+        sections["You" if usage is Reach.OWN else "Money"].append(_link(member, "usage_report", "Usage report", current))
     return tuple(Section(title, tuple(links)) for title, links in sections.items() if links)
 
 
 def first_page(member: Member) -> str:
     """The page that answers the role's first question."""
-    return "key" if member.role == Member.Role.DEVELOPER else "overview"
+    return {Member.Role.DEVELOPER: "key", Member.Role.FINANCE: "usage_report"}.get(Member.Role(member.role), "overview")
 
 
 def _link(member: Member, route: str, name: str, current: str) -> Link:

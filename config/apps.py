@@ -8,4 +8,10 @@ class ConfigConfig(AppConfig):
     verbose_name = "Configuration"
 
     def ready(self) -> None:
-        from config import checks  # noqa: F401
+        from billing import labels
+        from config import (
+            account_labels,
+            checks,  # noqa: F401
+        )
+
+        labels.register_accounts(account_labels.find)

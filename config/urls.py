@@ -1,15 +1,19 @@
-"""Pages, admin and health. Proxied paths and /ws/ are routed before Django, in `config.asgi`."""
+"""Pages, API, admin and health. Proxied paths and /ws/ are routed before Django, in `config.asgi`."""
 
 from django.contrib import admin
 from django.urls import include, path
 
+from billing.api import UsageView
 from config import health
+from quotas.api import StatusView
 
 urlpatterns = [
     path("health/live", health.live, name="health_live"),
     path("health/ready", health.ready, name="health_ready"),
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.account.urls")),
+    path("api/v1/status", StatusView.as_view(), name="api_status"),
+    path("api/v1/usage", UsageView.as_view(), name="api_usage"),
     path("", include("accounts.urls")),
     path("", include("billing.urls")),
     path("", include("quotas.urls")),

@@ -39,6 +39,9 @@ ADMIN = Rule(get=(302, 403, 404), post=(302, 403, 404, 405))
 OWN = Rule(get=(200, 302), post=(302, 405))
 """Leads to what is one's own."""
 
+API = Rule(get=(401,), post=(401,))
+"""A session is nobody there: a token says who calls."""
+
 RULES: dict[str, Rule] = {
     "": OWN,
     "health/live": OPEN,
@@ -66,6 +69,11 @@ RULES: dict[str, Rule] = {
     "o/<slug:slug>/key/issue": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/key/<uuid:uuid>/revoke": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/overview": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/usage": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/usage/totals.csv": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/usage/requests.csv": Rule(get=(404,), post=(405,)),
+    "api/v1/status": API,
+    "api/v1/usage": API,
 }
 
 

@@ -1,0 +1,116 @@
+"""The one door of `/api/v1/`: who calls, as which member, and that nothing but this member's organization is in sight.
+
+An ApiToken belongs to one member of one organization, so no path names the organization. Sessions do not count here.
+"""
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django.http.response import HttpResponseBase
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from accounts import api_tokens, keys, snapshots
+from accounts.errors import ParameterInvalid, TokenScopeMissing
+from accounts.models import ApiKey, ApiToken, Member, User
+from config import scope
+from config.clock import utc_now
+
+REFUSAL = "Incorrect API token provided."
+"""The same for every reason: wrong, revoked, expired, removed, suspended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose call this is. `token` is None for a gateway key, which stands for its member's own things only."""
+
+    member: Member
+    token: ApiToken | None
+
+
+class TokenAuthentication(BaseAuthentication):
+    """`Authorization: Bearer wt_…`."""
+
+    takes_keys: ClassVar[bool] = False
+
+    def authenticate(self, request: Request) -> tuple[User, Caller] | None:
+        """None without an `authorization` header; raises AuthenticationFailed (401) for one that does not hold."""
+        scheme, _, text = get_authorization_header(request).decode("latin-1").partition(" ")
+        text = text.strip()
+        if not scheme:
+            return None
+        caller = self._caller(text) if scheme.lower() == "bearer" else None
+        if caller is None or caller.member.user is None:
+            raise AuthenticationFailed(REFUSAL)
+        return caller.member.user, caller
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"
+
+    def _caller(self, text: str) -> Caller | None:
+        if self.takes_keys and text.startswith(keys.PREFIX):
+            return _key_caller(text)
+        token = api_tokens.verified(text, now=utc_now())
+        return Caller(token.member, token) if token is not None else None
+
+
+class TokenOrKeyAuthentication(TokenAuthentication):
+    """A gateway key, `wr_…`, is taken too."""
+
+    takes_keys = True
+
+
+class OrganizationView(APIView):
+    """A view that sees the caller's organization only. `parameters` are the query parameters it takes; any other is refused."""
+
+    authentication_classes = [TokenAuthentication]
+    token_scope: ClassVar[str]
+    parameters: ClassVar[Collection[str]] = ()
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        with ExitStack() as self._entered:
+            response = super().dispatch(request, *args, **kwargs)
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Raises TokenScopeMissing and ParameterInvalid beside what DRF raises."""
+        super().initial(request, *args, **kwargs)
+        caller = self.caller(request)
+        # The one place where the API learns whose rows it may see. Answers are rendered from plain values, after it has ended.
+        self._entered.enter_context(scope.organization(caller.member.organization_id))
+        if caller.token is not None and self.token_scope not in caller.token.scopes:
+            raise TokenScopeMissing(f"This token was not made for {self.token_scope}.", scope=self.token_scope)
+        for name in request.query_params:
+            if name not in self.parameters:
+                taken = f" It takes {', '.join(sorted(self.parameters))}." if self.parameters else ""
+                raise ParameterInvalid(f"There is no parameter {name[:80]!r} here.{taken}", param=name[:80])
+            if len(request.query_params.getlist(name)) > 1:
+                raise ParameterInvalid(f"{name} is given more than once.", param=name)
+
+    @staticmethod
+    def caller(request: Request) -> Caller:
+        caller = request.auth
+        assert isinstance(caller, Caller)
+        return caller
+
+
+def _key_caller(text: str) -> Caller | None:
+    """The member of the gateway key that this text is, judged by the database: so a revoked one is refused at once (F1)."""
+    parsed = keys.parse(text)
+    if parsed is None:
+        return None
+    now = utc_now()
+    with scope.everything():
+        rows = ApiKey.objects.unrevoked().filter(member__removed_at=None, organization__is_active=True)
+        row = rows.select_related("member__organization", "member__team", "member__user").filter(public_id=parsed.public_id).first()
+    if row is None:
+        return None
+    known = snapshots.of_key(row)
+    if known.is_expired(now) or not keys.verify(text, known, now=now):
+        return None
+    return Caller(row.member, None)

@@ -1,0 +1,174 @@
+"""Tokens of the API: `wt_` + 10 base62 public id + `_` + 43 base62 secret. A token acts as one member, within its scopes.
+
+Like a gateway key it is looked up by its public id and kept as HMAC-SHA-256 over the whole text under a pepper; the text exists
+once, in the answer that made it. What its member may see decides what it sees, at every request anew.
+"""
+
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from accounts import audit, names
+from accounts.errors import ExpiryPassed, MemberRemoved, NotFound, TokenScopeUnknown
+from accounts.models import ApiToken, Member, Organization, User
+from config import scope
+
+PREFIX = "wt_"
+PUBLIC_ID_LENGTH = 10
+SECRET_LENGTH = 43
+ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+STATUS = "status:read"
+USAGE = "usage:read"
+SCOPES = (STATUS, USAGE)
+"""What a token can be made for; without a choice it is made for all of them."""
+
+_FORM = re.compile(rf"{PREFIX}([0-9A-Za-z]{{{PUBLIC_ID_LENGTH}}})_[0-9A-Za-z]{{{SECRET_LENGTH}}}")
+_PUBLIC_ID = re.compile(rf"(?:{PREFIX})?([0-9A-Za-z]{{{PUBLIC_ID_LENGTH}}})")
+_NOBODY = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """A new token. `secret` is its whole text, to be shown this one time."""
+
+    token: ApiToken
+    secret: str = field(repr=False)
+
+
+def issue(
+    member: Member,
+    *,
+    name: str,
+    by: User | None,
+    now: datetime,
+    scopes: Iterable[str] = SCOPES,
+    expires_at: datetime | None = None,
+) -> IssuedToken:
+    """Makes a token of the member's. Locks the organization. Raises NameInvalid, TokenScopeUnknown, ExpiryPassed, MemberRemoved."""
+    name = names.checked(name, what="A token's name", longest=80)
+    chosen = _scopes(scopes)
+    if expires_at is not None and expires_at <= now:
+        raise ExpiryPassed("The token would have expired already.", expires_at=expires_at.isoformat())
+    with transaction.atomic():
+        organization = Organization.objects.select_for_update().get(pk=member.organization_id)
+        member = Member.objects.select_for_update(of=("self",)).get(pk=member.pk)
+        if member.removed_at is not None:
+            raise MemberRemoved("The member has been removed.")
+        issued = _insert(member, name=name, scopes=chosen, expires_at=expires_at)
+        audit.record(
+            organization,
+            actor=by,
+            action="api_token.issued",
+            object_type="api_token",
+            object_id=str(issued.token.uuid),
+            data={
+                "public_id": issued.token.public_id,
+                "member": str(member.uuid),
+                "name": name,
+                "scopes": chosen,
+                "expires_at": expires_at.isoformat() if expires_at else None,
+            },
+        )
+    return issued
+
+
+def revoke(token: ApiToken, *, by: User | None, now: datetime) -> ApiToken:
+    """Ends a token from the next request on; a second time changes nothing. Returns the row with the first `revoked_at`."""
+    with transaction.atomic():
+        organization = Organization.objects.select_for_update().get(pk=token.organization_id)
+        token = ApiToken.objects.select_for_update().get(pk=token.pk)
+        if token.revoked_at is None:
+            token.revoked_at = now
+            token.save(update_fields=["revoked_at"])
+            audit.record(
+                organization,
+                actor=by,
+                action="api_token.revoked",
+                object_type="api_token",
+                object_id=str(token.uuid),
+                data={"public_id": token.public_id},
+            )
+    return token
+
+
+def by_public_id(organization: Organization, text: str) -> ApiToken:
+    """The organization's token with this public id (`wt_` in front or not). Raises NotFound, the same for a foreign token."""
+    match = _PUBLIC_ID.fullmatch(text)
+    token = ApiToken.objects.for_organization(organization).filter(public_id=match[1]).first() if match else None
+    if token is None:
+        raise NotFound("There is no such token in this organization.")
+    return token
+
+
+def verified(text: str, *, now: datetime) -> ApiToken | None:
+    """The token that this whole text is, with its member, organization, team and user; None if it does not hold at `now`.
+
+    It does not hold when it is unknown, wrong, revoked or expired, when its member has been removed, or while its organization is
+    suspended; nothing tells which, nor the time it takes: a digest is compared in every case. One query, whatever the scope.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        return None
+    with scope.everything():
+        rows = ApiToken.objects.select_related("organization", "member__organization", "member__team", "member__user")
+        token = rows.filter(public_id=match[1]).first()
+    pepper_id = token.pepper_id if token is not None else next(iter(settings.KEY_PEPPERS))
+    pepper = settings.KEY_PEPPERS.get(pepper_id, "")
+    is_it = hmac.compare_digest(_digest(text, pepper), bytes(token.digest) if token is not None else _NOBODY)
+    if token is None or not is_it or not pepper:
+        return None
+    ended = token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= now)
+    if ended or token.member.removed_at is not None or not token.organization.is_active:
+        return None
+    return token
+
+
+def _scopes(chosen: Iterable[str]) -> list[str]:
+    found = sorted(set(chosen))
+    if not found or not set(found) <= set(SCOPES):
+        unknown = [one for one in found if one not in SCOPES]
+        said = f"{unknown[0]!r} is not a scope of a token" if unknown else "A token needs a scope"
+        raise TokenScopeUnknown(f"{said}. Scopes: {', '.join(SCOPES)}.", scopes=list(SCOPES))
+    return found
+
+
+def _insert(member: Member, *, name: str, scopes: list[str], expires_at: datetime | None) -> IssuedToken:
+    """One row; a public id that is taken (once in 8e17 pairs) is drawn again."""
+    pepper_id, pepper = next(iter(settings.KEY_PEPPERS.items()))
+    while True:
+        public_id = _random(PUBLIC_ID_LENGTH)
+        secret = f"{PREFIX}{public_id}_{_random(SECRET_LENGTH)}"
+        token = ApiToken(
+            organization_id=member.organization_id,
+            member=member,
+            name=name,
+            public_id=public_id,
+            digest=_digest(secret, pepper),
+            pepper_id=pepper_id,
+            scopes=scopes,
+            expires_at=expires_at,
+        )
+        try:
+            with transaction.atomic():
+                token.save(force_insert=True)
+        except IntegrityError:
+            with scope.everything():
+                if not ApiToken.objects.filter(public_id=public_id).exists():
+                    raise
+            continue
+        return IssuedToken(token, secret)
+
+
+def _digest(text: str, pepper: str) -> bytes:
+    return hmac.digest(pepper.encode(), text.encode(), "sha256")
+
+
+def _random(length: int) -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(length))

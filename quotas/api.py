@@ -1,0 +1,120 @@
+"""GET /api/v1/status: where the member stands in the period they draw on."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts import api_tokens
+from accounts.api import OrganizationView, TokenOrKeyAuthentication
+from accounts.models import Member
+from billing import balances, labels, periods, reports, usage_report
+from billing.credits import text
+from billing.labels import Sight
+from billing.models import Subscription
+from config.clock import utc_now
+from quotas import forecast, remaining
+from quotas.errors import NoActivePlan
+from quotas.standing import PlanState
+
+TOP_MODELS = 5
+
+
+class StatusView(OrganizationView):
+    """Takes an ApiToken, or a gateway key: then it is about the key's member alone.
+
+    `current_period`, `daily_burn_rate` and `projected_overage` are about the quota that the member draws on (their seat's, else the
+    organization's), `top_models` about the usage in the caller's reach. No upstream account is named (J3).
+    """
+
+    authentication_classes = [TokenOrKeyAuthentication]
+    token_scope = api_tokens.STATUS
+
+    def get(self, request: Request) -> Response:
+        now, caller = utc_now(), self.caller(request)
+        member = caller.member
+        sight = labels.sight(member) if caller.token is not None else labels.own_sight(member)
+        try:
+            plan: PlanState | None = remaining.standing(member, now=now).plan
+        except NoActivePlan:
+            plan = None
+        balance = balances.balance(member.organization_id)
+        return Response(
+            {
+                "member": member.user.email if member.user is not None else str(member),
+                "current_period": _period(plan, member) if plan is not None else None,
+                "purchased_credits": text(max(0, balance.granted - balance.drawn)),
+                "top_models": _top_models(sight, member, plan, now),
+                **_burn(member, plan, now),
+            }
+        )
+
+
+def _period(plan: PlanState, member: Member) -> dict[str, Any]:
+    zone = ZoneInfo(member.organization.timezone)
+    return {
+        "start": datetime.fromtimestamp(plan.starts_at, zone).isoformat(),
+        "end": datetime.fromtimestamp(plan.ends_at, zone).isoformat(),
+        "quota_limit": text(plan.quota),
+        "quota_used": text(plan.used),
+        "quota_remaining": text(plan.remaining),
+        "percent_used": _percent(plan.used, plan.quota),
+    }
+
+
+def _top_models(sight: Sight, member: Member, plan: PlanState | None, now: datetime) -> list[dict[str, Any]]:
+    if plan is None:
+        chosen = usage_report.this_period(sight, member, now)
+    else:
+        start, end = (datetime.fromtimestamp(second, UTC) for second in (plan.starts_at, plan.ends_at))
+        chosen = usage_report.between(start, end, ZoneInfo(member.organization.timezone))
+    report = usage_report.report(sight, "model", chosen, now=now)
+    return [
+        {
+            "model": line.names[0],
+            "credits_consumed": text(line.sums.credits),
+            "percent_of_total": _percent(line.sums.credits, report.total.credits),
+        }
+        for line in report.lines[:TOP_MODELS]
+    ]
+
+
+def _burn(member: Member, plan: PlanState | None, now: datetime) -> dict[str, Any]:
+    """Null where there is no complete day yet, or too few for a forecast."""
+    if plan is None:
+        return {"daily_burn_rate": None, "projected_overage": {"low": None, "expected": None, "high": None}}
+    days = forecast.since_first_use(_days(member, plan, now))
+    rate = forecast.burn_rate(days)
+    found = forecast.overage(
+        days, used=plan.used + plan.overdraft, quota=plan.quota, seconds_left=plan.ends_at - int(now.timestamp())
+    )
+    projected = (None, None, None) if found is None else tuple(text(one) for one in (found.low, found.expected, found.high))
+    return {
+        "daily_burn_rate": None if rate is None else text(rate),
+        "projected_overage": dict(zip(("low", "expected", "high"), projected, strict=True)),
+    }
+
+
+def _days(member: Member, plan: PlanState, now: datetime) -> list[int]:
+    """What was drawn on the member's quota on each of the last complete days: their seat's, or by all who have no seat."""
+    organization = member.organization
+    zone = ZoneInfo(organization.timezone)
+    today = reports.day_of(now, zone)
+    start, end = periods.day_start(today - timedelta(days=forecast.DAYS), zone), periods.day_start(today, zone)
+
+    def by_day(members: list[int] | None) -> list[int]:
+        return [one.credits for one in reports.usage_by(organization, "day", start, end, members=members)]
+
+    if plan.subject == "member":
+        return by_day([member.pk])
+    seats = Subscription.objects.for_organization(organization).active().exclude(member=None)
+    seated = [pk for pk in seats.values_list("member_id", flat=True) if pk is not None]
+    everybody = by_day(None)
+    return [all_of - theirs for all_of, theirs in zip(everybody, by_day(seated), strict=True)] if seated else everybody
+
+
+def _percent(part: int, whole: int) -> float:
+    """With one decimal, half up; 0 of nothing. A share, not an amount: amounts are decimal text."""
+    return (part * 2000 + whole) // (2 * whole) / 10 if whole > 0 else 0.0
