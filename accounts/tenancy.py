@@ -12,7 +12,7 @@ from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 
 from accounts import permissions
@@ -67,7 +67,7 @@ def owned(queryset: QuerySet[M], organization: Organization, uuid: UUID | str, *
 def page(
     action: Action | None = None,
 ) -> Callable[
-    [Callable[Concatenate[HttpRequest, Member, P], HttpResponse]],
+    [Callable[Concatenate[HttpRequest, Member, P], HttpResponseBase]],
     Callable[..., HttpResponseBase],
 ]:
     """Decorates a view of `/o/<slug>/…`: it is called with the membership in place of the slug.
@@ -76,7 +76,7 @@ def page(
     What a narrower reach shows or allows is the view's to ask (`permissions.reach`, `demand`).
     """
 
-    def decorate(view: Callable[Concatenate[HttpRequest, Member, P], HttpResponse]) -> Callable[..., HttpResponseBase]:
+    def decorate(view: Callable[Concatenate[HttpRequest, Member, P], HttpResponseBase]) -> Callable[..., HttpResponseBase]:
         @wraps(view)
         def guarded(request: HttpRequest, slug: str, *args: Any, **kwargs: Any) -> HttpResponseBase:
             assert not isinstance(request.user, AnonymousUser)

@@ -216,6 +216,8 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    # `format` is a parameter like any other: one that no view takes.
+    "URL_FORMAT_OVERRIDE": None,
 }
 
 LOGGING_CONFIG = "config.logging.configure"
