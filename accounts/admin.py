@@ -9,9 +9,9 @@ from django.contrib.auth.models import Group
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from accounts import keys, members, organizations
+from accounts import api_tokens, keys, members, organizations
 from accounts.backoffice import OperatorAdmin
-from accounts.models import ApiKey, AuditEvent, Invitation, Member, Organization, Team, User
+from accounts.models import ApiKey, ApiToken, AuditEvent, Invitation, Member, Organization, Team, User
 from config.clock import utc_now
 
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
@@ -91,12 +91,28 @@ class ApiKeyAdmin(OperatorAdmin):
     list_filter = (("revoked_at", admin.EmptyFieldListFilter), "organization")
     list_select_related = ("organization", "member__user")
     search_fields = ("=public_id", "name", "member__user__email", "organization__slug")
-    hidden = ("digest", "pepper_id")
+    hidden = ("digest", "pepper_id", "previous_digest", "previous_pepper_id")
     actions = ("revoke",)
 
     @admin.action(description="Revoke")
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         self.apply(request, queryset, "revoked", lambda row: keys.revoke(row, by=_operator(request), now=utc_now()))
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(OperatorAdmin):
+    """Tokens of the API act as their member; an operator may end one."""
+
+    list_display = ("public_id", "name", "member", "organization", "scopes", "created_at", "expires_at", "revoked_at")
+    list_filter = (("revoked_at", admin.EmptyFieldListFilter), "organization")
+    list_select_related = ("organization", "member__user")
+    search_fields = ("=public_id", "name", "member__user__email", "organization__slug")
+    hidden = ("digest", "pepper_id")
+    actions = ("revoke",)
+
+    @admin.action(description="Revoke")
+    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> None:
+        self.apply(request, queryset, "revoked", lambda row: api_tokens.revoke(row, by=_operator(request), now=utc_now()))
 
 
 @admin.register(AuditEvent)

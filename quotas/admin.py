@@ -3,7 +3,7 @@
 from django.contrib import admin
 
 from accounts.backoffice import OperatorAdmin
-from quotas.models import DeadLetter, Limit, UsageDrain
+from quotas.models import DeadLetter, Drift, Limit, LimitBoost, LimitRequest, ModelFilter, Refusal, UsageDrain
 
 
 @admin.register(Limit)
@@ -14,6 +14,52 @@ class LimitAdmin(OperatorAdmin):
     list_filter = ("scope", "metric", "window", "organization")
     list_select_related = ("organization", "team", "member__user", "key")
     search_fields = ("organization__slug", "team__name", "member__user__email", "=key__public_id")
+
+
+@admin.register(ModelFilter)
+class ModelFilterAdmin(OperatorAdmin):
+    list_display = ("name", "organization", "model_names", "created_at", "filled_at")
+    list_filter = (("filled_at", admin.EmptyFieldListFilter), "organization")
+    list_select_related = ("organization",)
+    search_fields = ("name", "organization__slug")
+
+
+@admin.register(LimitRequest)
+class LimitRequestAdmin(OperatorAdmin):
+    """A member's request is decided by a lead or owner of the organization."""
+
+    list_display = ("created_at", "organization", "member", "metric", "window", "asked_amount", "until", "status", "decided_at")
+    list_filter = ("status", "metric", "organization")
+    list_select_related = ("organization", "member__user")
+    search_fields = ("organization__slug", "member__user__email", "note")
+
+
+@admin.register(LimitBoost)
+class LimitBoostAdmin(OperatorAdmin):
+    list_display = ("limit", "organization", "extra", "starts_at", "ends_at", "granted_by", "revoked_at")
+    list_filter = (("revoked_at", admin.EmptyFieldListFilter), "organization")
+    list_select_related = ("organization", "limit", "granted_by")
+    search_fields = ("organization__slug", "reason")
+
+
+@admin.register(Refusal)
+class RefusalAdmin(OperatorAdmin):
+    """Why requests were refused, by key, limit and minute."""
+
+    list_display = ("last_at", "organization", "member_id", "key_id", "code", "scope", "metric", "window", "count")
+    list_filter = ("code", "scope", "metric", "organization")
+    list_select_related = ("organization",)
+    search_fields = ("organization__slug", "=model", "message")
+
+
+@admin.register(Drift)
+class DriftAdmin(OperatorAdmin):
+    """Differences that the reconciler found; `manage.py reconcile --repair` puts them right."""
+
+    list_display = ("found_at", "organization", "kind", "record", "field", "expected", "counted", "repaired_at")
+    list_filter = ("kind", ("repaired_at", admin.EmptyFieldListFilter), "organization")
+    list_select_related = ("organization",)
+    search_fields = ("organization__slug", "=record", "=repair_id")
 
 
 @admin.register(UsageDrain)
