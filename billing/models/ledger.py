@@ -57,11 +57,14 @@ SIDES = {
 """What a positive amount of each kind debits and credits; a negative one (an amendment that gives back) swaps them."""
 
 
+ALSO_EXPIRES = ("expired", "allowance")
+"""What is left of an allowance expires with its period."""
+
+
 def _fits_kind() -> Q:
-    """Either way round. An adjustment may put right any two accounts; what is left of an allowance expires with its period."""
-    fits = Q(kind="adjustment") | Q(kind="expiry", debit="expired", credit="allowance")
-    fits |= Q(kind="expiry", debit="allowance", credit="expired")
-    for kind, (debit, credit) in SIDES.items():
+    """Either way round. An adjustment may put right any two accounts."""
+    fits = Q(kind="adjustment")
+    for kind, (debit, credit) in [*SIDES.items(), ("expiry", ALSO_EXPIRES)]:
         if kind != "adjustment":
             fits |= Q(kind=kind, debit=debit, credit=credit) | Q(kind=kind, debit=credit, credit=debit)
     return fits
