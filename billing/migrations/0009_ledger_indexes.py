@@ -13,8 +13,7 @@ SIDES = {
     "overdraft": ("usage", "overdraft"),
     "expiry": ("expired", "credits"),
 }
-FITS = Q(kind="adjustment") | Q(kind="expiry", debit="expired", credit="allowance")
-FITS |= Q(kind="expiry", debit="allowance", credit="expired")
+FITS = Q(kind="adjustment")
 for _kind, (_debit, _credit) in SIDES.items():
     FITS |= Q(kind=_kind, debit=_debit, credit=_credit) | Q(kind=_kind, debit=_credit, credit=_debit)
 
