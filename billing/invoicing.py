@@ -162,7 +162,7 @@ def _balance(organization_id: int, rows: Sequence[SubscriptionPeriod]) -> None:
         for period_id, amount, count in LedgerEntry.objects.filter(period_id__in=ids, kind=Kind.EXPIRY)
         .order_by()
         .values_list("period_id")
-        .annotate(Sum(signed), Count("pk"))
+        .annotate(sum=Sum(signed), count=Count("pk"))
     }
     entries = []
     for row in rows:
