@@ -69,7 +69,8 @@ class Expansion:
 class Card:
     """A file: its rows by model and start, what was left out, and where its figures come from.
 
-    `has_long_context_facts`: the file speaks of long contexts apart from its rates, which prices nothing.
+    `has_long_context_facts`: the file speaks of long contexts apart from its rates, which prices nothing. `is_partial`: models
+    that it does not name are not missing from it.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Card:
     aliases: tuple[CardAlias, ...] = ()
     expansions: tuple[Expansion, ...] = ()
     has_long_context_facts: bool = False
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class _File(msgspec.Struct, frozen=True):
     fast_multiplier: list[_Multiplier] = []
     aliases: list[_Alias] = []
     long_context: Any = None
+    is_partial: bool = False
     compiled: str = ""
     sources: dict[str, str] = {}
 
@@ -193,6 +196,7 @@ def read(content: bytes, *, name: str) -> Card:
         aliases=tuple(_aliases(file.aliases, expanded)),
         expansions=tuple(Expansion(one.pattern, one.thousandths, tuple(sorted(models))) for one, models in applied.items()),
         has_long_context_facts=file.long_context is not None,
+        is_partial=file.is_partial,
     )
 
 
@@ -318,24 +322,24 @@ def _price(text: str | None, where: str) -> int | None:
 
 
 def _interval(start: str | None, end: str | None, where: str) -> tuple[datetime, datetime | None]:
-    valid_from = UNKNOWN_START if start is None else _moment(start, where)
-    valid_to = None if end is None else _moment(end, where)
+    valid_from = UNKNOWN_START if start is None else moment(start, where)
+    valid_to = None if end is None else moment(end, where)
     if valid_to is not None and valid_to <= valid_from:
         raise RateCardRefused(f"{where}: it ends at {end}, which is not after its start.")
     return valid_from, valid_to
 
 
-def _moment(text: str, where: str) -> datetime:
+def moment(text: str, where: str) -> datetime:
     """A day is its midnight in UTC; an instant needs its zone."""
     try:
         if len(text) == len("2026-04-02"):
             return datetime.combine(date.fromisoformat(text), time(), UTC)
-        moment = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
     except ValueError as error:
         raise RateCardRefused(f"{where}: {text!r} is not a date.") from error
-    if moment.tzinfo is None:
+    if found.tzinfo is None:
         raise RateCardRefused(f"{where}: {text!r} has no zone.")
-    return moment.astimezone(UTC)
+    return found.astimezone(UTC)
 
 
 def _without_overlap(rates: Sequence[CardRate]) -> list[CardRate]:
