@@ -72,8 +72,9 @@ def page(
 ]:
     """Decorates a view of `/o/<slug>/…`: it is called with the membership in place of the slug.
 
-    The view and what it renders see this organization's rows only. Who is not signed in goes to the sign-in page; 404 for who is no member; 403 for whose role has no reach at all for `action`.
-    What a narrower reach shows or allows is the view's to ask (`permissions.reach`, `demand`).
+    The view and what it renders see this organization's rows only. Who is not signed in goes to the sign-in page; 404 for who is
+    no member; 403 for whose role has no reach at all for `action`. What a narrower reach shows or allows is the view's to ask
+    (`permissions.reach`, `demand`).
     """
 
     def decorate(view: Callable[Concatenate[HttpRequest, Member, P], HttpResponseBase]) -> Callable[..., HttpResponseBase]:
