@@ -13,6 +13,9 @@ from accounts.models import ApiKey, Member, Organization, Team, User
 class ModelFilter(models.Model):
     """A named set of models that limits may look at. Its set never changes: another set is another row, with counters of its own.
 
+    With a `source` (`o`, `m<id>`) and no models: the requests that draw on it, for a plan whose quota is also a rolling limit of
+    `window`.
+
     From `active_from_version` on admissions count into its records; `filled_at`: what was used before has been added from the
     log, and its limits are enforced.
     """
@@ -21,6 +24,8 @@ class ModelFilter(models.Model):
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="model_filters")
     name = models.CharField(max_length=80)
     model_names = ArrayField(models.CharField(max_length=120))
+    source = models.CharField(max_length=24, blank=True, default="", editable=False)
+    window = models.CharField(max_length=8, blank=True, default="", editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     active_from_version = models.BigIntegerField(null=True, blank=True, editable=False)
     filled_at = models.DateTimeField(null=True, blank=True, editable=False)
