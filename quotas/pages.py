@@ -8,8 +8,10 @@ from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
@@ -20,8 +22,10 @@ from billing import overview
 from billing.overview import Days, Spender, Whose
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import remaining
+from quotas import boost_forms, levels, members_page, refused, remaining, requests
+from quotas.boost_forms import AskForm
 from quotas.errors import Degraded, NoActivePlan, Stale
+from quotas.models import Limit, LimitRequest
 from quotas.remaining import Standing
 
 DAYS = 30
@@ -47,6 +51,7 @@ def _key_page(
     *,
     form: forms.IssueKeyForm | None = None,
     issued: keys.IssuedKey | None = None,
+    ask_form: AskForm | None = None,
     status: int = 200,
 ) -> HttpResponse:
     """The page; or, for htmx, its part with the keys, where a new one is shown this one time."""
@@ -62,10 +67,12 @@ def _key_page(
                 "used_at": used.get(one.pk),
                 "is_new": one.created_at > now - timedelta(days=overview.MOST_DAYS),
                 "is_expired": bool(one.expires_at and one.expires_at <= now),
+                "old_until": one.previous_until if one.previous_until and one.previous_until > now else None,
             }
             for one in own
         ],
         "issued": issued,
+        "grace_text": display.duration(settings.KEY_ROTATION_GRACE_SECONDS),
         "form": form or forms.IssueKeyForm(),
     }
     if request.headers.get("HX-Target") == "keys":
@@ -80,8 +87,35 @@ def _key_page(
         "days": days,
         "spark": _spark(days.totals),
         "requests": overview.newest(whose, now=now, count=OWN_ROWS),
+        "refusals": refused.own(member),
+        "path": reverse("key", kwargs={"slug": member.organization.slug}),
+        **_asking(request, member, ask_form, frame["zone"], now),
     }
     return render(request, "quotas/key.html", page, status=status)
+
+
+def _asking(request: HttpRequest, member: Member, form: AskForm | None, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
+    """The member's requests for more, and the form for another one if it is open (`?ask=`, the limit's uuid or nothing)."""
+    is_open = form is not None or "ask" in request.GET
+    found = list(requests.askable(member)) if is_open else []
+    limits = [
+        {"row": limit, "id": str(limit.uuid), "name": levels.named(limit), "amount": levels.amount_text(limit)} for limit in found
+    ]
+    chosen = str(form["limit"].value() or "") if form is not None else request.GET.get("ask", "")
+    about = next((limit for limit in found if str(limit.uuid) == chosen), None)
+    return {
+        "own_requests": [
+            {"row": row, "what": levels.named(row.limit) if row.limit else "a limit that is gone", "extra": levels.extra_text(row)}
+            for row in requests.of_member(member)
+        ],
+        "asking": is_open,
+        "ask_form": form,
+        "askable": limits,
+        "chosen": chosen,
+        "today": now.astimezone(zone).date(),
+        "until": boost_forms.until_for(about, now, zone),
+        "last_day": boost_forms.last_day(now, zone),
+    }
 
 
 def _spark(totals: Sequence[int]) -> list[dict[str, str]]:
@@ -117,6 +151,66 @@ def issue_key(request: HttpRequest, member: Member) -> HttpResponse:
     return _key_page(request, member, issued=issued)
 
 
+@never_cache
+@require_POST
+@tenancy.page(Action.USE_KEYS)
+def rotate_key(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    """A new secret, shown in this answer only; `grace` is `0` when the old one shall end at once."""
+    found = tenancy.owned(ApiKey.objects.select_related("member__user", "member__team"), member.organization, uuid)
+    tenancy.demand(member, Action.USE_KEYS, of=found.member)
+    grace = 0 if request.POST.get("grace") == "0" else None
+    try:
+        issued = keys.rotate(found, grace_seconds=grace, by=member.user, now=utc_now())
+    except DomainError as error:
+        messages.warning(request, f"{found.name} was not rotated: {error.message}")
+        return _keys_page(member, found)
+    if found.member_id == member.pk:
+        return _key_page(request, member, issued=issued)
+    return members_page.show_member(request, member, found.member, issued=issued)
+
+
+def _keys_page(member: Member, key: ApiKey) -> HttpResponse:
+    """Where the key is looked after: My key, or the page of the member whose it is."""
+    if key.member_id == member.pk:
+        return redirect("key", slug=member.organization.slug)
+    return redirect("member", slug=member.organization.slug, uuid=key.member.uuid)
+
+
+@never_cache
+@require_POST
+@tenancy.page(Action.USE_KEYS)
+def ask_for_more(request: HttpRequest, member: Member) -> HttpResponse:
+    """A request for more of a limit that holds the member; its lead decides."""
+    form = AskForm(request.POST)
+    if not form.is_valid():
+        return _key_page(request, member, ask_form=form, status=422)
+    wanted = form.cleaned_data
+    limit = tenancy.owned(Limit.objects.all(), member.organization, wanted["limit"])
+    zone = ZoneInfo(member.organization.timezone)
+    try:
+        until = form.ends_at(zone)
+        requests.ask(member, limit, extra=wanted["extra"], until=until, note=wanted["note"], by=member.user, now=utc_now())
+    except DomainError as error:
+        form.add_error(error.facts.get("field", "limit"), error.message)
+        return _key_page(request, member, ask_form=form, status=error.status)
+    messages.success(request, "Your request waits for your lead; the answer appears here.")
+    return redirect("key", slug=member.organization.slug)
+
+
+@require_POST
+@tenancy.page(Action.USE_KEYS)
+def withdraw_request(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    """Only the one who asked: a lead denies instead."""
+    found = tenancy.owned(LimitRequest.objects.all(), member.organization, uuid)
+    if found.member_id != member.pk:
+        raise PermissionDenied
+    try:
+        requests.withdraw(found, by=member.user, now=utc_now())
+    except DomainError as error:
+        messages.warning(request, f"Nothing was changed: {error.message}")
+    return redirect("key", slug=member.organization.slug)
+
+
 @require_POST
 @tenancy.page(Action.USE_KEYS)
 def revoke_key(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
@@ -128,7 +222,7 @@ def revoke_key(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse
     else:
         keys.revoke(found, by=member.user, now=utc_now())
         messages.success(request, f"{found.name} is revoked. Its next request is refused.")
-    return redirect("key", slug=member.organization.slug)
+    return _keys_page(member, found)
 
 
 def _whose(member: Member, action: Action) -> Whose:

@@ -1,12 +1,26 @@
-"""Pages that answer what is left."""
+"""Pages that answer what is left, and the ones where limits are set."""
 
 from django.urls import path
 
-from quotas import pages
+from quotas import limits_page, members_page, pages
 
 urlpatterns = [
     path("o/<slug:slug>/key", pages.key, name="key"),
     path("o/<slug:slug>/key/issue", pages.issue_key, name="issue_key"),
+    path("o/<slug:slug>/key/ask", pages.ask_for_more, name="ask_for_more"),
+    path("o/<slug:slug>/key/requests/<uuid:uuid>/withdraw", pages.withdraw_request, name="withdraw_request"),
+    path("o/<slug:slug>/key/<uuid:uuid>/rotate", pages.rotate_key, name="rotate_key"),
     path("o/<slug:slug>/key/<uuid:uuid>/revoke", pages.revoke_key, name="revoke_key"),
+    path("o/<slug:slug>/members", members_page.members_page, name="members"),
+    path("o/<slug:slug>/members/invite", members_page.invite, name="invite_member"),
+    path("o/<slug:slug>/members/limits", limits_page.set_limit, name="set_limit"),
+    path("o/<slug:slug>/members/limits/<uuid:uuid>", limits_page.change_limit, name="change_limit"),
+    path("o/<slug:slug>/members/limits/<uuid:uuid>/remove", limits_page.remove_limit, name="remove_limit"),
+    path("o/<slug:slug>/members/limits/<uuid:uuid>/boost", limits_page.boost, name="boost_limit"),
+    path("o/<slug:slug>/members/boosts/<uuid:uuid>/end", limits_page.end_boost, name="end_boost"),
+    path("o/<slug:slug>/members/requests/<uuid:uuid>", limits_page.decide, name="decide_request"),
+    path("o/<slug:slug>/members/<uuid:uuid>", members_page.member_page, name="member"),
+    path("o/<slug:slug>/members/<uuid:uuid>/change", members_page.change_member, name="change_member"),
+    path("o/<slug:slug>/members/<uuid:uuid>/remove", members_page.remove_member, name="remove_member"),
     path("o/<slug:slug>/overview", pages.overview_page, name="overview"),
 ]

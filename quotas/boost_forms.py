@@ -1,0 +1,146 @@
+"""Forms of the limits: what a person typed, and the error beside the field it belongs to. Rules live in the domain modules."""
+
+from datetime import date, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django import forms
+
+from accounts.models import Member
+from config.errors import DomainError
+from quotas import requests
+from quotas.models import Limit
+from quotas.remaining import WINDOWS
+
+METRICS = [
+    ("credits", "Credits"),
+    ("tokens", "Tokens"),
+    ("requests", "Requests"),
+    ("requests_per_second", "Requests per second"),
+    ("requests_per_minute", "Requests per minute"),
+    ("concurrent", "Requests at once"),
+]
+RATES = ("requests_per_second", "requests_per_minute", "concurrent")
+WINDOW_CHOICES = [
+    ("5h", "Last 5 hours (rolling)"),
+    ("1d", "Last 24 hours (rolling)"),
+    ("7d", "Last 7 days (rolling)"),
+    ("30d", "Last 30 days (rolling)"),
+    ("day", "Calendar day"),
+    ("week", "Week, from Monday"),
+    ("month", "Calendar month"),
+    ("period", "Plan period"),
+]
+NONE = "none"
+
+
+class LimitForm(forms.Form):
+    """A new limit. `level` is `organization`, or `team:<uuid>`, `member:<uuid>`, `key:<uuid>`."""
+
+    level = forms.CharField(max_length=60, label="Whose use")
+    metric = forms.ChoiceField(choices=METRICS, label="What is counted", initial="credits")
+    window = forms.ChoiceField(
+        choices=[("", "For rates and requests at once: none"), *WINDOW_CHOICES], required=False, label="In which time"
+    )
+    amount = forms.CharField(max_length=40, label="At most")
+    models = forms.CharField(max_length=1000, required=False, label="Only these models")
+    is_exact = forms.BooleanField(required=False, label="Count exactly")
+
+    def clean_amount(self) -> str:
+        return plain(self.cleaned_data["amount"])
+
+    def clean(self) -> dict[str, Any]:
+        data: dict[str, Any] = super().clean() or self.cleaned_data
+        metric, window = data.get("metric"), data.get("window")
+        if metric in RATES:
+            # A rate has no time to choose; what stood in the field is no mistake.
+            data["window"] = ""
+        elif metric is not None and "window" in data and not window:
+            self.add_error("window", f"In which time? A limit of {metric} needs one.")
+        return data
+
+    @property
+    def model_names(self) -> list[str]:
+        return [name.strip() for name in self.cleaned_data["models"].replace("\n", ",").split(",") if name.strip()]
+
+
+class AmountForm(forms.Form):
+    """Another amount of a limit that is there."""
+
+    amount = forms.CharField(max_length=40, label="At most")
+
+    def clean_amount(self) -> str:
+        amount = plain(self.cleaned_data["amount"])
+        if amount.lower() == NONE:
+            raise forms.ValidationError("To lift the limit, remove it. 0 blocks.")
+        return amount
+
+
+class MoreForm(forms.Form):
+    """More of a limit for a time: a boost that is given, or asked for. `until` is the last day of it."""
+
+    extra = forms.CharField(max_length=40, label="How much more")
+    until = forms.DateField(label="Until the end of", error_messages={"invalid": "A day, like 2026-12-04."})
+    note = forms.CharField(max_length=1000, required=False, label="Why")
+
+    def clean_extra(self) -> str:
+        return plain(self.cleaned_data["extra"])
+
+    def ends_at(self, zone: ZoneInfo) -> datetime:
+        """The first moment after the day, in the organization's zone."""
+        return end_of(self.cleaned_data["until"], zone)
+
+
+class AskForm(MoreForm):
+    limit = forms.UUIDField(label="Of which limit", error_messages={"invalid": "Choose one of the limits."})
+
+
+class DecisionForm(forms.Form):
+    decision = forms.ChoiceField(choices=[("approve", "Approve"), ("deny", "Deny")])
+    note = forms.CharField(max_length=1000, required=False, label="A word to the member")
+
+
+class InviteForm(forms.Form):
+    email = forms.EmailField(max_length=254, label="E-mail")
+    name = forms.CharField(max_length=120, required=False, label="Name")
+    role = forms.ChoiceField(choices=Member.Role.choices, label="Role")
+    team = forms.CharField(max_length=80, required=False, label="Team")
+
+
+class RoleForm(forms.Form):
+    role = forms.ChoiceField(choices=Member.Role.choices, label="Role")
+    team = forms.CharField(max_length=80, required=False, label="Team")
+
+
+def plain(text: str) -> str:
+    """A number without the commas that people group digits with."""
+    return text.strip().replace(",", "").replace("’", "").replace("\u202f", "").replace(" ", "")
+
+
+def end_of(day: date, zone: ZoneInfo) -> datetime:
+    return datetime.combine(day + timedelta(days=1), datetime.min.time(), zone)
+
+
+def until_for(limit: Limit | None, now: datetime, zone: ZoneInfo) -> date:
+    """The day that is offered: today for what a day's limit holds back, else a week on."""
+    today = now.astimezone(zone).date()
+    return today if limit is not None and limit.window in ("5h", "1d", "day") else today + timedelta(days=7)
+
+
+def last_day(now: datetime, zone: ZoneInfo) -> date:
+    """The last one that may be asked for: its end is within `requests.MOST_DAYS`."""
+    return (now + timedelta(days=requests.MOST_DAYS)).astimezone(zone).date() - timedelta(days=1)
+
+
+def told(form: forms.Form, field: str, error: DomainError) -> None:
+    """Puts a refusal of the domain beside the field it is about."""
+    form.add_error(field, error.message)
+
+
+def describe(limit: Limit) -> str:
+    """What a limit counts, as a row's head: `Credits, last 7 days`, `Requests per minute`."""
+    name = dict(METRICS)[limit.metric]
+    if limit.metric not in RATES:
+        title = WINDOWS[limit.window][0]
+        name = f"{name}, {title[0].lower()}{title[1:]}"
+    return name

@@ -1,0 +1,210 @@
+"""What is posted on Members & limits about limits: set, change, remove, give more for a time, decide a request. Doors."""
+
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from accounts import tenancy
+from accounts.models import ApiKey, Member, Team
+from accounts.permissions import Action
+from config.clock import utc_now
+from config.errors import DomainError
+from quotas import levels, limits, requests, rights
+from quotas.boost_forms import AmountForm, DecisionForm, LimitForm, MoreForm, told
+from quotas.members_page import EDIT, MORE, NEW, Opened, find, show_member, show_members
+from quotas.models import Limit, LimitBoost, LimitRequest
+from quotas.rights import Subject
+
+_RELATED = ("organization", "team", "member__user", "member__team", "key__member__user", "key__member__team", "model_filter")
+
+
+def _limit(member: Member, uuid: UUID) -> Limit:
+    """404 for another organization's, 403 for one that is not the member's to set."""
+    limit = tenancy.owned(Limit.objects.select_related(*_RELATED), member.organization, uuid)
+    if not rights.may_change(member, limit):
+        raise PermissionDenied
+    return limit
+
+
+def _holder(limit: Limit) -> Member | None:
+    return limit.member or (limit.key.member if limit.key is not None else None)
+
+
+def _shown(request: HttpRequest, member: Member, holder: Member | None, opened: Opened, status: int) -> HttpResponse:
+    """The page that the form stood on, with the form open."""
+    if holder is not None and request.POST.get("page") != "members":
+        return show_member(request, member, holder, open_=opened, status=status)
+    return show_members(request, member, open_=opened, status=status)
+
+
+def _back(request: HttpRequest, member: Member, holder: Member | None) -> HttpResponse:
+    if holder is not None and request.POST.get("page") != "members":
+        return redirect("member", slug=member.organization.slug, uuid=holder.uuid)
+    return redirect("members", slug=member.organization.slug)
+
+
+def _subject(member: Member, level: str) -> tuple[str, str, Subject, Member | None]:
+    """Scope, what `limits.set_limit` calls it, the row, and whose page it belongs on. Raises Http404, PermissionDenied."""
+    scope, _, uuid = level.partition(":")
+    subject: Subject = None
+    holder: Member | None = None
+    of = ""
+    try:
+        found = UUID(uuid) if uuid else None
+    except ValueError:
+        raise Http404 from None
+    if scope == Limit.Scope.TEAM and found:
+        subject = tenancy.owned(Team.objects.all(), member.organization, found)
+        of = subject.name
+    elif scope == Limit.Scope.MEMBER and found:
+        subject = holder = find(member, found)
+        assert holder.user is not None
+        of = holder.user.email
+    elif scope == Limit.Scope.KEY and found:
+        subject = tenancy.owned(ApiKey.objects.unrevoked().select_related("member"), member.organization, found)
+        of, holder = subject.public_id, find(member, subject.member.uuid)
+    elif level != Limit.Scope.ORGANIZATION:
+        raise Http404
+    if not rights.may_set(member, subject):
+        raise PermissionDenied
+    return scope, of, subject, holder
+
+
+@never_cache
+@require_POST
+@tenancy.page(Action.SET_LIMITS)
+def set_limit(request: HttpRequest, member: Member) -> HttpResponse:
+    """A new limit, or another amount for the one that asks the same question."""
+    form = LimitForm(request.POST)
+    scope, of, _, holder = _subject(member, request.POST.get("level", ""))
+    if not form.is_valid():
+        return _shown(request, member, holder, Opened(NEW, "", form), 422)
+    wanted = form.cleaned_data
+    options: dict[str, Any] = {}
+    if form.model_names:
+        options["models"] = form.model_names
+    if wanted["is_exact"]:
+        options["strategy"] = Limit.Strategy.SLIDING_LOG
+    try:
+        set_ = limits.set_limit(
+            member.organization,
+            scope=scope,
+            of=of,
+            metric=wanted["metric"],
+            window=wanted["window"],
+            amount=wanted["amount"],
+            by=member.user,
+            setter=member,
+            **options,
+        )
+    except DomainError as error:
+        told(form, "amount", error)
+        return _shown(request, member, holder, Opened(NEW, "", form), error.status)
+    if set_ is not None:
+        limit = Limit.objects.select_related(*_RELATED).get(uuid=set_)
+        messages.success(request, f"{levels.named(limit)} is {levels.amount_text(limit)} from the next request on.")
+    return _back(request, member, holder)
+
+
+@never_cache
+@require_POST
+@tenancy.page(Action.SET_LIMITS)
+def change_limit(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    limit = _limit(member, uuid)
+    form = AmountForm(request.POST)
+    holder = _holder(limit)
+    if not form.is_valid():
+        return _shown(request, member, holder, Opened(EDIT, str(uuid), form), 422)
+    try:
+        limits.change(limit, form.cleaned_data["amount"], by=member.user, setter=member)
+    except DomainError as error:
+        told(form, "amount", error)
+        return _shown(request, member, holder, Opened(EDIT, str(uuid), form), error.status)
+    limit.refresh_from_db()
+    messages.success(request, f"{levels.named(limit)} is {levels.amount_text(limit)} from the next request on.")
+    return _back(request, member, holder)
+
+
+@require_POST
+@tenancy.page(Action.SET_LIMITS)
+def remove_limit(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    limit = _limit(member, uuid)
+    whose = levels.named(limit)
+    try:
+        limits.change(limit, "none", by=member.user, setter=member)
+    except DomainError as error:
+        messages.warning(request, f"Nothing was changed: {error.message}")
+    else:
+        messages.success(request, f"{whose} is gone from the next request on; every other one still holds.")
+    return _back(request, member, _holder(limit))
+
+
+@never_cache
+@require_POST
+@tenancy.page(Action.SET_LIMITS)
+def boost(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    """More of a limit for a time."""
+    limit = _limit(member, uuid)
+    form = MoreForm(request.POST)
+    holder = _holder(limit)
+    if not form.is_valid():
+        return _shown(request, member, holder, Opened(MORE, str(uuid), form), 422)
+    wanted, zone, now = form.cleaned_data, ZoneInfo(member.organization.timezone), utc_now()
+    try:
+        limits.boost(
+            limit,
+            extra=requests.extra_of(limit, wanted["extra"]),
+            until=requests.checked_until(form.ends_at(zone), now=now, zone=zone),
+            reason=requests.checked_note(wanted["note"]),
+            by=member.user,
+            setter=member,
+            now=now,
+        )
+    except DomainError as error:
+        told(form, error.facts.get("field", "extra"), error)
+        return _shown(request, member, holder, Opened(MORE, str(uuid), form), error.status)
+    last = f"{wanted['until']:%a} {wanted['until'].day} {wanted['until']:%b}"
+    messages.success(request, f"{levels.named(limit)} is raised until the end of {last}, from the next request on.")
+    return _back(request, member, holder)
+
+
+@require_POST
+@tenancy.page(Action.SET_LIMITS)
+def end_boost(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    given = tenancy.owned(LimitBoost.objects.select_related("limit"), member.organization, uuid)
+    limit = _limit(member, given.limit.uuid)
+    limits.end_boost(given, by=member.user, now=utc_now())
+    messages.success(request, f"What was given on top has ended: {levels.named(limit)} is {levels.amount_text(limit)}.")
+    return _back(request, member, _holder(limit))
+
+
+@never_cache
+@require_POST
+@tenancy.page(Action.SET_LIMITS)
+def decide(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    """Approves or denies a request for more; of two who do it at once the second is told that it is done."""
+    found = tenancy.owned(LimitRequest.objects.select_related("member__user"), member.organization, uuid)
+    tenancy.demand(member, Action.SET_LIMITS, of=found.member)
+    form = DecisionForm(request.POST)
+    if not form.is_valid():
+        return show_members(request, member, decided=(str(uuid), "Approve or deny?"), status=422)
+    note, now = form.cleaned_data["note"], utc_now()
+    try:
+        if form.cleaned_data["decision"] == "approve":
+            requests.approve(found, decider=member, note=note, now=now)
+            messages.success(request, f"{found.member} has more from the next request on.")
+        else:
+            requests.deny(found, decider=member, note=note, now=now)
+            messages.success(request, f"The request is denied; {found.member} sees why.")
+    except DomainError as error:
+        if found.status != LimitRequest.Status.PENDING or error.code == "request_decided":
+            messages.warning(request, f"Nothing was changed: {error.message}")
+        return show_members(request, member, decided=(str(uuid), error.message), status=error.status)
+    return redirect("members", slug=member.organization.slug)

@@ -1,0 +1,291 @@
+"""Members & limits: who is close to a limit, and changing it here. Doors: they parse, call the domain, render.
+
+What is open for editing stands in the query (`?edit=`, `?more=`, `?new=`, `?invite=`), so every form works without a script too;
+htmx only swaps the card that a link or form belongs to.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from django import forms as django_forms
+from django.conf import settings
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from accounts import context, display, invitations, keys, members, permissions, teams, tenancy
+from accounts.models import ApiKey, Member, Team
+from accounts.permissions import Action
+from config.clock import utc_now
+from config.errors import DomainError
+from quotas import boost_forms, levels, refused, requests, rights
+from quotas.boost_forms import InviteForm, RoleForm, told
+from quotas.models import Limit
+
+EDIT, MORE, NEW, INVITE = "edit", "more", "new", "invite"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The form that is open: `kind`, what it is about (a limit's uuid, "" for a new one), and what was typed into it."""
+
+    kind: str = ""
+    id: str = ""
+    form: django_forms.Form | None = None
+
+
+def opened(request: HttpRequest) -> Opened:
+    """What the query asks for."""
+    for kind in (EDIT, MORE, NEW, INVITE):
+        if kind in request.GET:
+            return Opened(kind, request.GET[kind])
+    return Opened()
+
+
+def show_members(
+    request: HttpRequest,
+    member: Member,
+    *,
+    open_: Opened | None = None,
+    link: invitations.Link | None = None,
+    decided: tuple[str, str] | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """The page. `link` is an invitation made just now; `decided` are the uuid and the error of a request that was not decided."""
+    now = utc_now()
+    frame = context.frame(member, "members", now)
+    scope = levels.of_scope(member, now=now)
+    open_ = open_ or opened(request)
+    low = [one for one in scope.people if one.is_low]
+    page = {
+        **frame,
+        **_offered(member, open_, frame["zone"], now),
+        "scope": scope,
+        "low": low,
+        "waiting": _waiting(member, decided),
+        "subjects": [("organization", f"{member.organization} (everybody together)")] * rights.may_set(member, None)
+        + [(f"team:{team.uuid}", f"{team} team") for team in scope.teams if rights.may_set(member, team)]
+        + [(f"member:{one.member.uuid}", str(one.member)) for one in scope.people if rights.may_set(member, one.member)],
+        "refusals": refused.of_scope(member),
+        "may_manage": permissions.can(member, Action.MANAGE_MEMBERS, team_id=member.team_id),
+        "roles": _roles(member),
+        "link": link,
+        "path": reverse("members", kwargs={"slug": member.organization.slug}),
+        "is_list": True,
+    }
+    return render(request, "quotas/members.html", page, status=status)
+
+
+def show_member(
+    request: HttpRequest,
+    member: Member,
+    found: Member,
+    *,
+    open_: Opened | None = None,
+    role_form: RoleForm | None = None,
+    issued: keys.IssuedKey | None = None,
+    decided: tuple[str, str] | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """One member's limits, keys, requests and refusals; `issued` is a secret that is shown this one time."""
+    now = utc_now()
+    frame = context.frame(member, "members", now)
+    open_ = open_ or opened(request)
+    rows, counters, trouble = levels.of_member(member, found, now=now)
+    own_keys = list(ApiKey.objects.for_organization(member.organization).filter(member=found).unrevoked())
+    own_rows = [row for row in rows if row.limit.scope in (Limit.Scope.MEMBER, Limit.Scope.KEY)]
+    subjects: list[tuple[str, str]] = []
+    if rights.may_set(member, found):
+        subjects = [(f"member:{found.uuid}", str(found)), *((f"key:{key.uuid}", f"the key {key.name}") for key in own_keys)]
+    page = {
+        **frame,
+        **_offered(member, open_, frame["zone"], now),
+        "found": found,
+        "own_rows": own_rows,
+        "other_rows": [row for row in rows if row not in own_rows],
+        "tightest": min((row for row in rows if row.meter), key=levels.tightness, default=None),
+        "counters": counters,
+        "trouble": trouble,
+        "used": counters.used.get(found.pk) if counters else None,
+        "keys": [{"row": key, "is_expired": bool(key.expires_at and key.expires_at <= now)} for key in own_keys],
+        "issued": issued,
+        "subjects": subjects,
+        "waiting": [one for one in _waiting(member, decided) if one["row"].member_id == found.pk],
+        "history": [row for row in requests.of_member(found) if row.status != "pending"],
+        "refusals": refused.of_scope(member, of=found),
+        "found_name": str(found),
+        "grace_text": display.duration(settings.KEY_ROTATION_GRACE_SECONDS),
+        "may_manage": _may_manage(member, found),
+        "may_use_keys": permissions.can(member, Action.USE_KEYS, of=found),
+        "roles": _roles(member),
+        "teams": _teams(member),
+        "role_form": role_form,
+        "path": reverse("member", kwargs={"slug": member.organization.slug, "uuid": found.uuid}),
+    }
+    return render(request, "quotas/member.html", page, status=status)
+
+
+def _offered(member: Member, open_: Opened, zone: ZoneInfo, now: Any) -> dict[str, Any]:
+    return {
+        "opened": open_,
+        "metrics": boost_forms.METRICS,
+        "windows": boost_forms.WINDOW_CHOICES,
+        "today": now.astimezone(zone).date(),
+        "until": boost_forms.until_for(None, now, zone),
+        "last_day": boost_forms.last_day(now, zone),
+        "team_names": [team.name for team in _teams(member)] if open_.kind == INVITE else [],
+    }
+
+
+def _waiting(member: Member, decided: tuple[str, str] | None) -> list[dict[str, Any]]:
+    """Requests for more that wait, with whether this member may decide them and why a decision just failed."""
+    return [
+        {
+            "row": row,
+            "what": levels.named(row.limit) if row.limit else "a limit that is gone",
+            "extra": levels.extra_text(row),
+            "amount": levels.amount_text(row.limit) if row.limit else "",
+            "may_decide": requests.may_decide(member, row),
+            "error": decided[1] if decided and decided[0] == str(row.uuid) else "",
+        }
+        for row in requests.waiting_for(member)
+    ]
+
+
+def _roles(member: Member) -> list[tuple[str, str]]:
+    return [(role, label) for role, label in Member.Role.choices if permissions.may_give_role(member, role, team_id=member.team_id)]
+
+
+def _teams(member: Member) -> list[Team]:
+    rows = Team.objects.filter(organization=member.organization)
+    return list(rows if member.team_id is None else rows.filter(pk=member.team_id))
+
+
+def _may_manage(member: Member, found: Member) -> bool:
+    """Owners manage everybody, leads the developers of their scope."""
+    return permissions.can(member, Action.MANAGE_MEMBERS, of=found) and permissions.may_give_role(
+        member, found.role, team_id=found.team_id
+    )
+
+
+def find(member: Member, uuid: UUID | str) -> Member:
+    """A current member of the organization; 404 for another one, 403 out of the reader's scope."""
+    current = Member.objects.current().select_related("organization", "user", "team")
+    found = tenancy.owned(current, member.organization, uuid)
+    tenancy.demand(member, Action.SEE_MEMBERS, of=found)
+    return found
+
+
+@never_cache
+@require_safe
+@tenancy.page(Action.SEE_MEMBERS)
+def members_page(request: HttpRequest, member: Member) -> HttpResponse:
+    return show_members(request, member)
+
+
+@never_cache
+@require_safe
+@tenancy.page(Action.SEE_MEMBERS)
+def member_page(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    return show_member(request, member, find(member, uuid))
+
+
+@never_cache
+@require_POST
+@tenancy.page(Action.MANAGE_MEMBERS)
+def invite(request: HttpRequest, member: Member) -> HttpResponse:
+    """Makes the person a member and answers with the link that lets them in, this one time: no redirect keeps it."""
+    form = InviteForm(request.POST)
+    if not form.is_valid():
+        return show_members(request, member, open_=Opened(INVITE, "", form), status=422)
+    wanted = form.cleaned_data
+    try:
+        with transaction.atomic():
+            team = _team(member, wanted["team"])
+            tenancy.demand(member, Action.MANAGE_MEMBERS, team_id=team.pk if team else None)
+            if not permissions.may_give_role(member, wanted["role"], team_id=team.pk if team else None):
+                form.add_error("role", "Leads invite developers; other roles are an owner’s to give.")
+                return show_members(request, member, open_=Opened(INVITE, "", form), status=403)
+            link = invitations.invite(
+                member.organization,
+                wanted["email"],
+                role=wanted["role"],
+                team=team,
+                name=wanted["name"],
+                by=member.user,
+                now=utc_now(),
+            )
+    except DomainError as error:
+        told(form, _field(error.code), error)
+        return show_members(request, member, open_=Opened(INVITE, "", form), status=error.status)
+    return show_members(request, member, open_=Opened(), link=link)
+
+
+@require_POST
+@tenancy.page(Action.MANAGE_MEMBERS)
+def change_member(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    found = find(member, uuid)
+    form = RoleForm(request.POST)
+    if not form.is_valid():
+        return show_member(request, member, found, role_form=form, status=422)
+    wanted = form.cleaned_data
+    try:
+        with transaction.atomic():
+            team = _team(member, wanted["team"])
+            team_id = team.pk if team else None
+            if not _may_manage(member, found) or not permissions.may_give_role(member, wanted["role"], team_id=team_id):
+                form.add_error("role", "Leads look after the developers of their scope; other roles are an owner’s to give.")
+                return show_member(request, member, found, role_form=form, status=403)
+            members.change(found, role=wanted["role"], team=team, by=member.user, now=utc_now())
+    except DomainError as error:
+        told(form, _field(error.code), error)
+        return show_member(request, member, found, role_form=form, status=error.status)
+    messages.success(request, f"{found} is {form.cleaned_data['role']} of {team or 'the whole organization'} from now on.")
+    return redirect("members", slug=member.organization.slug)
+
+
+@require_POST
+@tenancy.page(Action.MANAGE_MEMBERS)
+def remove_member(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
+    """Removes if the name was typed in."""
+    found = find(member, uuid)
+    tenancy.demand(member, Action.MANAGE_MEMBERS, of=found)
+    name = str(found)
+    here = redirect("member", slug=member.organization.slug, uuid=found.uuid)
+    if not _may_manage(member, found):
+        role = found.get_role_display().lower()
+        messages.warning(request, f"Nothing was changed: {name} is {role}, and only an owner removes one.")
+        return here
+    if request.POST.get("confirm", "").strip() != name:
+        messages.warning(request, f"Nobody was removed: the name typed was not {name}.")
+        return here
+    try:
+        removed = members.remove(found, by=member.user, now=utc_now())
+    except DomainError as error:
+        messages.warning(request, f"Nobody was removed: {error.message}")
+        return here
+    messages.success(request, f"{name} is removed; keys ended: {removed.keys_revoked}. What was used stays in the log.")
+    return redirect("members", slug=member.organization.slug)
+
+
+def _team(member: Member, name: str) -> Team | None:
+    """The team that was typed, made if there is none yet; leads of a team stay in it. Raises NameInvalid."""
+    name = " ".join(name.split())
+    if member.team is not None:
+        if name and name.casefold() != member.team.name.casefold():
+            raise PermissionDenied
+        return member.team
+    return teams.named(member.organization, name, by=member.user) if name else None
+
+
+def _field(code: str) -> str:
+    """The field that a refusal of the domain is about."""
+    fields = {"email_invalid": "email", "already_member": "email", "team_not_for_role": "team", "name_invalid": "team"}
+    return fields.get(code, "role")
