@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The way in: `demo`, `up` and `test` prepare a virtual environment and run inside it; every other command only runs inside it.
+"""The way in: `demo`, `up`, `test` and `bench` prepare a virtual environment and run in it; every other command only runs in it.
 
 Standard library only, for it must run on a machine that has nothing but Python, and parse under older ones to say so.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent
 LOCK = PROJECT / "requirements.lock"
 UV_LOCK = PROJECT / "requirements-uv.lock"
-PREPARING = ("demo", "up", "test")
+PREPARING = ("demo", "up", "test", "bench")
 OLDEST = (3, 11)
 CERTIFICATES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 

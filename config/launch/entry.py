@@ -5,7 +5,7 @@ import sys
 
 from config.launch import runtime
 
-STARTING = ("demo", "up")
+STARTING = ("demo", "up", "bench")
 """They start their services themselves; the rest use services that run."""
 SERVING = ("serve", "ledger")
 WITHOUT_SERVICES = ("help", "version", "--help", "-h", "--version", "collectstatic", "makemigrations")
@@ -20,6 +20,10 @@ def main(command: str, arguments: list[str]) -> None:
         from config.launch import testing
 
         sys.exit(testing.main(arguments[1:]))
+    if command == "bench" and not asks_help:
+        from bench import run
+
+        sys.exit(run.main(arguments[1:]))
     if command in STARTING and not asks_help:
         from config.launch import stack
 
