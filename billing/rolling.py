@@ -44,7 +44,8 @@ def open_due_periods(now: datetime, *, ahead: timedelta = timedelta(0)) -> int:
                 subscriptions.end(seat, now=now)
         made = 0
         for at in dict.fromkeys((now, now + ahead)):
-            lacking = Subscription.objects.active().exclude(periods__starts_at__lte=at, periods__ends_at__gt=at)
+            begun = Subscription.objects.active().filter(started_at__lte=at)
+            lacking = begun.exclude(periods__starts_at__lte=at, periods__ends_at__gt=at)
             made += sum(_open(organization_id, ids, at, now) for organization_id, ids in _by_organization(lacking))
         due = SubscriptionPeriod.objects.filter(closed_at=None, starts_at__lte=now).exclude(granted=F("quota"))
         for organization_id, ids in _by_organization(due):
