@@ -104,7 +104,7 @@ class Sender:
                 chatgpt_account_id=credential.chatgpt_account_id if self._is_sign_in else None,
                 is_streamed=is_streamed,
             ),
-            body=responses.for_sign_in_account(inspection) if self._is_sign_in else inspection.body,
+            body=responses.for_account(inspection, model=self._tab.call.upstream_model, is_sign_in=self._is_sign_in),
         )
 
     def _written(self) -> None:
@@ -145,7 +145,7 @@ class Sender:
     async def _stream(self, response: Response) -> Verdict:
         """Events to the client as they come."""
         tab, meter = self._tab, self._attempt.meter
-        passed = wire_headers.to_client(response.raw_headers, request_id=tab.call.request_id)
+        passed = self._passed(response)
         # A stream that we must end ourselves has another length.
         head = (response.status, [pair for pair in passed if pair[0] != b"content-length"])
         relay = self._relay = StreamRelay(self._downstream, meter, head, before_open=self._record_owner)
@@ -242,7 +242,7 @@ class Sender:
         meter.see_response(body)
         await self._record_owner()
         self._close_status()
-        passed = wire_headers.to_client(response.raw_headers, request_id=self._tab.call.request_id)
+        passed = self._passed(response)
         return Verdict(answer=Answer(response.status, passed, body))
 
     def _saw_terminal(self) -> None:
@@ -308,7 +308,7 @@ class Sender:
         if not meter.is_terminal:
             # Clients ignore an `error` event and wait for a terminal one.
             stream += self._failed_event(relay.next_sequence_number(), code, message)
-        passed = wire_headers.to_client(response.raw_headers, request_id=self._tab.call.request_id)
+        passed = self._passed(response)
         return Verdict(answer=Answer(200, [pair for pair in passed if pair[0] != b"content-length"], stream), failure=failure)
 
     async def _broken(self, error: UpstreamError) -> Verdict:
@@ -362,8 +362,17 @@ class Sender:
         )
 
     def _rewritten(self, response: Response, status: int, body: bytes, content_type: tuple[bytes, bytes] = JSON_TYPE) -> Answer:
-        passed = wire_headers.to_client(response.raw_headers, request_id=self._tab.call.request_id, is_rewritten=True)
+        passed = self._passed(response, is_rewritten=True)
         return Answer(status, [content_type, (b"content-length", str(len(body)).encode()), *passed], body)
+
+    def _passed(self, response: Response, *, is_rewritten: bool = False) -> list[tuple[bytes, bytes]]:
+        """The upstream's headers for the client. Asked by an alias, it reads its own name in them: Codex takes another one for a
+        reroute."""
+        call = self._tab.call
+        asked = call.inspection.model if call.alias_of else None
+        return wire_headers.to_client(
+            response.raw_headers, request_id=call.request_id, is_rewritten=is_rewritten, asked_model=asked
+        )
 
     async def _quietly(self, work: "asyncio.Future[None] | object") -> None:
         try:

@@ -18,11 +18,12 @@ def allowed_models(asked: Asked) -> list[str]:
     caller = asked.caller
     rates = caller.snapshot.billing.rates
     subscription = permits.subscription_of(caller)
+    now = asked.resources.now()
     of_plan = subscription.models if subscription is not None else None
     return [
         name
-        for name in rates.models_at(asked.resources.now())
-        if permits.is_allowed(caller.key.allowed_models, name) and permits.is_allowed(of_plan, name)
+        for name in rates.models_at(now)
+        if all(permits.is_allowed(allowed, name, rates.base_name(name, now)) for allowed in (caller.key.allowed_models, of_plan))
     ]
 
 

@@ -144,7 +144,9 @@ class Exchange:
         session_key = sticky.session_key(
             caller.snapshot.organization_id, self._headers, inspection.prompt_cache_key, inspection.opening
         )
-        call = Call(self._request_id, caller, inspection, rate, guess, session_key, self._began)
+        name = caller.snapshot.billing.rates.upstream_name(inspection.model, resources.now())
+        alias_of = name if name != inspection.model else ""
+        call = Call(self._request_id, caller, inspection, rate, guess, session_key, self._began, alias_of)
         admitted = await admission.admit(
             resources.redis,
             caller.snapshot,
@@ -277,7 +279,7 @@ class Exchange:
             pool,
             live,
             request_id=self._request_id,
-            model=call.inspection.model,
+            model=call.upstream_model,
             tier=call.inspection.service_tier,
             session_key=call.session_key,
             exclude=excluded,

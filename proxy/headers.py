@@ -26,6 +26,7 @@ _POOL_WINDOW = re.compile(
     rb"x-.+-(?:used-percent|window-minutes|reset-at|reset-after-seconds|limit-name|has-credits|unlimited|balance)$"
 )
 _TURN_STATE = b"x-codex-turn-state"
+_MODEL = b"openai-model"
 
 
 def _named_by_connection(headers: Pairs) -> set[bytes]:
@@ -54,16 +55,23 @@ def to_upstream(headers: Pairs, *, token: str, chatgpt_account_id: str | None, i
     return passed
 
 
-def to_client(headers: Pairs, *, request_id: str, is_rewritten: bool = False) -> list[tuple[bytes, bytes]]:
+def to_client(
+    headers: Pairs, *, request_id: str, is_rewritten: bool = False, asked_model: str | None = None
+) -> list[tuple[bytes, bytes]]:
     """An upstream's headers as the client gets them; never the pool's limits.
 
-    `is_rewritten`: the body is not the upstream's, so its length, coding and type are not either.
+    `is_rewritten`: the body is not the upstream's, so its length, coding and type are not either. `asked_model`: the name that the
+    client used where the upstream was asked by another; it stands in `openai-model`, and the truth in `x-weir-served-model`.
     """
     hop = _named_by_connection(headers)
     passed = [(name, value) for name, value in headers if name not in hop and _may_pass(name)]
     if is_rewritten:
         dropped = (b"content-length", b"content-encoding", b"content-type", b"etag")
         passed = [(name, value) for name, value in passed if name not in dropped]
+    if asked_model is not None:
+        served = [value for name, value in passed if name == _MODEL]
+        passed = [(name, asked_model.encode() if name == _MODEL else value) for name, value in passed]
+        passed += [(b"x-weir-served-model", value) for value in served]
     if not _has(passed, b"x-request-id"):
         passed.append((b"x-request-id", request_id.encode()))
     passed.append((b"x-weir-request-id", request_id.encode()))

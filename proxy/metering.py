@@ -57,6 +57,8 @@ class Meter:
     `status` is ok, incomplete or failed once a terminal event came, else ""; `failure` the data of a failing event.
     """
 
+    dialect: str = "responses"
+    """Whose words `usage` is in (`billing.tokens`)."""
     response_id: str = ""
     model: str = ""
     service_tier: str = ""
@@ -145,6 +147,25 @@ class Meter:
         self.service_tier = _text(response.service_tier) or self.service_tier
         if isinstance(response.usage, dict):
             self.usage = response.usage
+
+
+def merged_usage(began: Mapping[str, Any] | None, later: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """One usage object of the two that a Messages stream brings, in `message_start` and `message_delta`.
+
+    The later counts are totals, but not all of the first stand in it again: of a count that is in both, the larger one holds; of
+    anything else the later, unless it is null.
+    """
+    if began is None or later is None:
+        found = later if began is None else began
+        return None if found is None else dict(found)
+    merged = dict(began)
+    for name, value in later.items():
+        known = merged.get(name)
+        if isinstance(known, int) and isinstance(value, int):
+            merged[name] = max(known, value) if min(known, value) >= 0 else min(known, value)
+        elif value is not None:
+            merged[name] = value
+    return merged
 
 
 def _response_of(data: bytes) -> Response | None:

@@ -82,6 +82,12 @@ class Call:
     session_key: str | None
     began: float
     """time.monotonic() at its first byte."""
+    alias_of: str = ""
+    """The model that the asked name stands for, if it is an alias: what accounts are chosen by and the upstream is asked for."""
+
+    @property
+    def upstream_model(self) -> str:
+        return self.alias_of or self.inspection.model
 
     @property
     def snapshot(self) -> Snapshot:
@@ -208,7 +214,7 @@ class Tab:
             return None
         meter = attempt.meter
         try:
-            usage = tokens.normalise(meter.usage) if meter.usage is not None else None
+            usage = tokens.normalise(meter.usage, meter.dialect) if meter.usage is not None else None
         except ImplausibleUsage:
             return self._implausible(attempt)
         if usage is not None:

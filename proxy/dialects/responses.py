@@ -121,9 +121,20 @@ def _opening(found: Fields) -> bytes:
     return b"".join((found.raw(name) or b"")[:OPENING_BYTES] for name in ("instructions", "input"))
 
 
+def for_account(inspection: Inspection, *, model: str, is_sign_in: bool) -> bytes:
+    """The body as an account's upstream takes it: asked for `model`, which differs where an alias was asked for.
+
+    To the ChatGPT backend also streamed, not stored, without a bound on the output (it refuses those fields).
+    """
+    changes: dict[str, Any] = {} if model == inspection.model else {"model": model}
+    if is_sign_in:
+        changes |= {"stream": True, "store": False, "max_output_tokens": REMOVED}
+    return fields.edit(inspection.fields, changes) if changes else inspection.body
+
+
 def for_sign_in_account(inspection: Inspection) -> bytes:
-    """The body as the ChatGPT backend takes it: streamed, not stored, without a bound on the output (it refuses those fields)."""
-    return fields.edit(inspection.fields, {"stream": True, "store": False, "max_output_tokens": REMOVED})
+    """The body for the ChatGPT backend, of the model that was asked for."""
+    return for_account(inspection, model=inspection.model, is_sign_in=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------- folding
