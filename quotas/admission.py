@@ -63,17 +63,19 @@ async def admit(
     request_id: str,
     need: Amount,
     about: bytes,
+    model: str = "",
     alongside: Sequence[Command] = (),
 ) -> Admission:
     """Counts the request and holds `need`. `alongside` commands share the round trip; they are sent again if it is repeated.
 
+    `model`: what was asked for, by which limits of some models apply; the same name that the log will hold.
     `about` is the event body of an orphan, at most 512 bytes. A repeat with the same `request_id` finds the same hold.
     Raises Stale, LimitReached, RateExceeded, ConcurrencyReached, NoActivePlan, Degraded; after any of them nothing is held.
     """
     if len(about) > engine.ABOUT_BYTES:
         raise ValueError(f"about has {len(about)} bytes, at most {engine.ABOUT_BYTES} are kept")
     keeper = keeper_of(redis)
-    view = views.view_for(snapshot, key, keeper.now_s())
+    view = views.view_for(snapshot, key, keeper.now_s(), model)
     is_rebuilt = was_sent = False
     for attempt in range(TRIES):
         command = _admit_command(snapshot.organization_id, view, request_id, need, about)
@@ -105,7 +107,7 @@ async def admit(
         if kind == b"STALE":
             raise errors.Stale(answer[2])
         if kind == b"ROLL":
-            view = views.view_for(snapshot, key, answer[2])
+            view = views.view_for(snapshot, key, answer[2], model)
         elif kind == b"COLD":
             if is_rebuilt:
                 break
@@ -183,6 +185,7 @@ def _refused(snapshot: Snapshot, view: View, answer: list[Any], need: Amount) ->
         records.CREDITS: min(need.credits, 1) if view.is_postpaid else need.credits,
         records.TOKENS: min(need.tokens, 1) if view.is_postpaid else need.tokens,
         records.REQUESTS: 1,
+        records.PER_SECOND: 1,
         records.PER_MINUTE: 1,
         records.CONCURRENT: 1,
     }

@@ -5,7 +5,7 @@ QuotaError
 ├─ Degraded            counters are gone or being rebuilt, or Redis does not answer: 503
 ├─ LimitReached        a limit of credits, tokens or requests, or the plan's quota
 │  └─ NoActivePlan     nothing to draw on
-├─ RateExceeded        too many per minute
+├─ RateExceeded        too many per second or minute
 │  └─ ConcurrencyReached   too many at once
 └─ LimitsError         somebody asked for a limit that cannot be
    ├─ AboveScope       a lead asked for more than their own scope has

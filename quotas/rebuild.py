@@ -335,12 +335,12 @@ def _fund(book: _Book, snapshot: Snapshot, periods: dict[str, tuple[int, int]], 
         sums = drawn[(line.source, line.fund_start)]
         for i in range(4):
             sums[i] += line.funding[i]
-    terms = {views.source_of(subscription): views.terms_of(subscription) for subscription in snapshot.billing.subscriptions}
+    subscriptions = {views.source_of(subscription): subscription for subscription in snapshot.billing.subscriptions}
     for source, (current, previous) in periods.items():
         earlier = [start for name, start in drawn if name == source and start < current]
         for field_name, start in (("f", current), ("p", max([previous, *earlier]))):
             used, purchased, overage, overdraft = drawn.get((source, start), [0, 0, 0, 0])
-            term = terms[source]
+            term = views.terms_of(subscriptions[source], start)
             values = [
                 start,
                 term.quota,

@@ -29,10 +29,17 @@ def shown(metric: str, amount: int) -> str | int:
 
 def refusal(snapshot: Snapshot, view: View, answer: list[Any], *, need: dict[int, int], now_s: int) -> errors.Refused:
     """`answer`: record, metric, code, limit, used (held included), held, free_at. `need` by metric."""
-    record, metric, code, limit, used, held, free_at = answer
+    record, metric, code, limit, used, held, free_at, *rest = answer
     name = METRIC_NAMES[metric]
     if code == records.PLAN:
-        return _plan(snapshot, view, limit, used - held, held, need[records.CREDITS], free_at, now_s)
+        resets_at = None if free_at < 0 else view.fund_end
+        return _plan(snapshot, view, limit, used - held, held, need[records.CREDITS], resets_at, now_s)
+    if code == records.PLAN_ROLLING:
+        resets_at = free_at if free_at > 0 else None
+        if rest and rest[0] and resets_at is not None:
+            # The period's quota is used up as well, so both must have room again.
+            resets_at = max(resets_at, view.fund_end)
+        return _plan(snapshot, view, limit, used - held, held, need[records.CREDITS], resets_at, now_s, is_rolling=True)
     asked = _asked(view, record, metric, code, limit)
     scope, scope_name = asked.limit.scope, asked.limit.target_name or snapshot.accounts.name
     if metric >= records.REQUESTS:
@@ -52,30 +59,43 @@ def refusal(snapshot: Snapshot, view: View, answer: list[Any], *, need: dict[int
         "limit_uuid": asked.limit.uuid,
     }
     whose = f"the organization {scope_name}" if scope == "organization" else f"the {scope} {scope_name}"
+    models = f" for {asked.limit.models}" if asked.limit.models else ""
     if metric == records.CONCURRENT:
-        message = f"Too many requests at once: {whose} may run {limit}."
+        message = f"Too many requests at once: {whose} may run {limit}{models}."
         return errors.ConcurrencyReached(message, **facts, resets_at=None, retry_after=1)
-    if metric == records.PER_MINUTE:
+    if metric in (records.PER_MINUTE, records.PER_SECOND):
         resets_at = free_at if free_at > 0 else None
-        message = f"Too many requests: {whose} may make {limit} per minute."
+        message = (
+            f"Too many requests: {whose} may make {limit} per {'minute' if metric == records.PER_MINUTE else 'second'}{models}."
+        )
         return errors.RateExceeded(message, **facts, resets_at=resets_at, retry_after=_wait(resets_at, now_s))
     resets_at = _resets_at(asked, free_at)
     message = (
-        f"Limit reached: {whose} may use {amounts['limit']} {_NOUNS[name]} {_over(asked.limit.window)}; "
+        f"Limit reached: {whose} may use {amounts['limit']} {_NOUNS[name]} {_over(asked.limit.window)}{models}; "
         f"{amounts['used']} used{_and_held(held, amounts['held'])}.{_when(snapshot, resets_at)}"
     )
     return errors.LimitReached(message, **facts, resets_at=resets_at, retry_after=_wait(resets_at, now_s))
 
 
 def _plan(
-    snapshot: Snapshot, view: View, limit: int, used: int, held: int, need: int, free_at: int, now_s: int
+    snapshot: Snapshot,
+    view: View,
+    limit: int,
+    used: int,
+    held: int,
+    need: int,
+    resets_at: int | None,
+    now_s: int,
+    *,
+    is_rolling: bool = False,
 ) -> errors.LimitReached:
-    resets_at = None if free_at < 0 else view.fund_end
     pairs = (("limit", limit), ("used", used), ("held", held), ("need", need))
     amounts = {key: shown("credits", value) for key, value in pairs}
+    days = round((view.fund_end - view.fund_start) / 86400)
+    span = f"in any {'7' if days < 14 else '30'} days" if is_rolling else "a period"
     whose = "your seat's" if view.subject == "member" else f"{snapshot.accounts.name}'s"
     message = (
-        f"Plan quota reached: {whose} plan {view.plan} grants {amounts['limit']} credits a period; "
+        f"Plan quota reached: {whose} plan {view.plan} grants {amounts['limit']} credits {span}; "
         f"{amounts['used']} used{_and_held(held, amounts['held'])}.{_when(snapshot, resets_at)}"
     )
     return errors.LimitReached(
@@ -97,7 +117,7 @@ def _plan(
 def _asked(view: View, record: str, metric: int, code: int, limit: int) -> Asked:
     window = "period" if code % 16 == records.PERIOD else windows.name_of(code)
     for asked in view.asked:
-        if asked.record == record and asked.metric == metric and asked.limit.window == window and asked.limit.amount == limit:
+        if asked.record == record and asked.metric == metric and asked.limit.window == window and asked.amount == limit:
             return asked
     raise LookupError(f"the engine named a limit that was not asked: {record} {metric} {code}")
 

@@ -30,6 +30,10 @@ class LimitState:
     remaining: int
     resets_at: int | None
     uuid: str = ""
+    models: str = ""
+    """The name of its model filter; "" for all models."""
+    is_starting: bool = False
+    """Its filter lacks what was used before it existed: shown, not enforced yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class PlanState:
     overdraft: int
     starts_at: int
     ends_at: int
+    rolled: int | None = None
+    """What the plan paid, and holds, in the rolling window of its length, which may not pass the quota either; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ def read(snapshot: Snapshot, view: View, answer: list[Any]) -> Usage:
     second, funding = answer[3], answer[4]
     counted = {name: _counted(values) for name, values in zip(view.names, answer[6:], strict=True)}
     quota, used, held = funding[1], funding[4], funding[5]
-    member, own = counted[view.names[-2]], counted[view.names[-1]]
+    member, own = counted[view.member_record], counted[view.key_record]
     return Usage(
         limits=tuple(_state(snapshot, asked, counted[asked.record], second) for asked in view.asked),
         plan=PlanState(
@@ -94,10 +100,11 @@ def read(snapshot: Snapshot, view: View, answer: list[Any]) -> Usage:
             quota=quota,
             used=used,
             held=held,
-            remaining=max(0, quota - used - held),
+            remaining=_remaining(quota, used + held, view, counted),
             overdraft=funding[9],
             starts_at=view.fund_start,
             ends_at=view.fund_end,
+            rolled=counted[view.plan_record].sums[1][0] if view.is_plan_rolling else None,
         ),
         live=own.live,
         credits=max(0, own.sums[0][0] - own.held_c),
@@ -107,12 +114,22 @@ def read(snapshot: Snapshot, view: View, answer: list[Any]) -> Usage:
     )
 
 
+def _remaining(quota: int, taken: int, view: View, counted: dict[str, _Counted]) -> int:
+    """Of the plan alone: the period's rest, or the rolling window's if that is less."""
+    if view.is_plan_rolling:
+        taken = max(taken, counted[view.plan_record].sums[1][0])
+    return max(0, quota - taken)
+
+
 def _state(snapshot: Snapshot, asked: Asked, counted: _Counted, second: int) -> LimitState:
     held = 0
     if asked.metric == records.CONCURRENT:
         total = counted.live
     elif asked.metric == records.PER_MINUTE:
         total = counted.minute
+    elif asked.metric == records.PER_SECOND:
+        # A second is over before anybody has read of it.
+        total = 0
     else:
         total = counted.sums[asked.position][asked.metric - 1]
         # Holds of an earlier window are held too, but not in this one's sum.
@@ -127,10 +144,12 @@ def _state(snapshot: Snapshot, asked: Asked, counted: _Counted, second: int) -> 
         scope_name=asked.limit.target_name or snapshot.accounts.name,
         metric=METRIC_NAMES[asked.metric],
         window=window,
-        limit=asked.limit.amount,
+        limit=asked.amount,
         used=total - held,
         held=held,
-        remaining=max(0, asked.limit.amount - total),
+        remaining=max(0, asked.amount - total),
         resets_at=resets_at,
         uuid=asked.limit.uuid,
+        models=asked.limit.models,
+        is_starting=asked.is_starting,
     )
