@@ -67,7 +67,7 @@ def usage_by(
     if by in _CALENDAR:
         zone = ZoneInfo(organization.timezone)
         empty = [0] * len(rollups.AMOUNTS)
-        return [UsageSum(name, *found.get((name,), empty)) for _, name in _calendar(by, start, end, zone)]
+        return [UsageSum(name, *found.get((name,), empty)) for _, name in calendar(by, start, end, zone)]
     rows = [UsageSum(group, *amounts) for (group,), amounts in found.items()]
     return sorted(rows, key=lambda one: (-one.credits, str(one.group)))
 
@@ -84,7 +84,7 @@ def sums(
     """rollups.AMOUNTS by each combination of groups that has any, as `usage_by` counts them."""
     zone = ZoneInfo(organization.timezone)
     whole_start, whole_end = rollups.next_hour(start, zone), rollups.hour_of(end, zone)
-    calendars = {name: _calendar(name, start, end, zone) for name in by if name in _CALENDAR}
+    calendars = {name: calendar(name, start, end, zone) for name in by if name in _CALENDAR}
     found: dict[Groups, list[int]] = defaultdict(lambda: [0] * len(rollups.AMOUNTS))
     if whole_start < whole_end:
         for row in _of_buckets(organization, by, whole_start, whole_end, calendars, members, team_id):
@@ -146,7 +146,7 @@ def _named(values: Sequence[Any], by: Sequence[str], calendars: Mapping[str, Cal
     )
 
 
-def _calendar(by: str, start: datetime, end: datetime, zone: ZoneInfo) -> Calendar:
+def calendar(by: str, start: datetime, end: datetime, zone: ZoneInfo) -> Calendar:
     """The days or weeks that [start, end) touches: first instant and ISO date (a week's is its Monday's)."""
     day, step = day_of(start, zone), timedelta(days=1)
     if by == "week":

@@ -25,7 +25,7 @@ from accounts.models import Organization
 from billing import partitions
 from billing.models import UsageRecord
 
-LOCK = 0x77656974
+LOCK = 0x77656977
 """First key of the advisory lock; the second is the organization. Writers share it, a rebuild has it alone."""
 
 TOKENS = {

@@ -45,6 +45,7 @@ REBUILD = Script("quotas.rebuild", _source("rebuild"))
 PEEK = Script("quotas.peek", _source("peek"))
 TIDY = Script("quotas.tidy", _source("tidy"))
 ADJUST = Script("quotas.adjust", _source("adjust"))
+FORGET = Script("quotas.forget", _source("forget"))
 
 
 def counters_key(organization_id: int) -> str:
