@@ -154,6 +154,7 @@ class Exchange:
             request_id=self._request_id,
             need=Amount(guess.credits, guess.tokens),
             about=settlement.about(caller, inspection, session_key),
+            model=inspection.model,
             alongside=selection.live_commands(pool, session_key, inspection.previous_response_id),
         )
         return call, pool, admitted
