@@ -23,6 +23,9 @@ DomainError
    ├─ GroupingUnknown      nothing is summed so
    │  └─ GroupingForbidden not for this role
    └─ PaymentRefused       a payment names what is not there, or is told of in two ways
+      ├─ SignatureRefused
+      ├─ EventRefused
+      └─ OrganizationUnknown
 """
 
 from typing import ClassVar
@@ -167,3 +170,24 @@ class GroupingUnknown(BillingError):
 class GroupingForbidden(GroupingUnknown):
     code: ClassVar[str] = "grouping_forbidden"
     status: ClassVar[int] = 403
+
+
+class SignatureRefused(PaymentRefused):
+    """Missing, wrong, or too old: one answer."""
+
+    code: ClassVar[str] = "signature_invalid"
+    status: ClassVar[int] = 401
+
+
+class EventRefused(PaymentRefused):
+    """Signed, but not an event that we can read."""
+
+    code: ClassVar[str] = "event_invalid"
+    status: ClassVar[int] = 400
+
+
+class OrganizationUnknown(PaymentRefused):
+    """Facts: payment_id."""
+
+    code: ClassVar[str] = "organization_unknown"
+    status: ClassVar[int] = 404

@@ -30,8 +30,9 @@ from billing.posting import Entry, Kind, insert, lock, post
 from config import snapshot
 
 __all__ = [
-    "Balance", "Entry", "Expiry", "Granted", "Kind", "Sums", "adjust", "balance", "balances", "expire_due", "grant", "granted",
-    "granted_of",     "lock", "open_lot", "post", "post_usage", "spent", "take_back", "trial_balance",
+    "Balance", "Entry", "Expiry", "Granted", "Kind", "Sums", "adjust", "balance", "balances", "check_actor", "entry_of",
+    "expire_due", "grant", "granted", "granted_of", "lock", "lock_grants", "open_lot", "post", "post_usage", "spent", "take_back",
+    "trial_balance",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ def grant(
 
     A repeat with the same `reference` changes nothing. Raises OperatorsOnly, CreditsRefused, ReferenceReused.
     """
-    _check_actor(actor)
+    check_actor(actor)
     with transaction.atomic():
         lot, is_new = open_lot(
             organization,
@@ -175,7 +176,7 @@ def adjust(
     the same `reference` changes nothing. The amount moved. Raises OperatorsOnly, CreditsRefused, NotEnoughCredits,
     ReferenceReused; an entry of another organization is a ValueError.
     """
-    _check_actor(actor)
+    check_actor(actor)
     if corrects is not None and corrects.organization_id != organization.pk:
         raise ValueError("the entry is of another organization")
     reference = reference or f"adjustment:{uuid.uuid4()}"
@@ -227,7 +228,7 @@ def open_lot(
     if expiry is not None and expiry <= now:
         raise CreditsRefused("Credits must expire in the future.", expires_at=expiry.isoformat())
     with transaction.atomic():
-        _lock_grants(organization.pk)
+        lock_grants(organization.pk)
         found = CreditLot.objects.filter(organization=organization, reference=reference).first()
         if found is not None:
             if (found.kind, found.amount) != (kind, amount):
@@ -294,7 +295,7 @@ def take_back(
         raise CreditsRefused("The amount must not be 0.")
     _check_reason(reason)
     with transaction.atomic():
-        _lock_grants(organization.pk)
+        lock_grants(organization.pk)
         if LedgerEntry.objects.filter(organization=organization, reference=reference).exists():
             return 0
         shelf = lots.shelf(organization.pk)
@@ -337,7 +338,7 @@ def expire_due(organization_id: int, now: datetime, drained_id: str) -> int:
     if not lots.due(organization_id, before):
         return 0
     with transaction.atomic():
-        _lock_grants(organization_id)
+        lock_grants(organization_id)
         due = lots.due(organization_id, before)
         entries = [_expiry(lot, now) for lot in due]
         post(organization_id, entries)
@@ -361,7 +362,12 @@ def _expiry(lot: CreditLot, now: datetime) -> Entry:
 # ---------------------------------------------------------------------------------------------------------------- checks
 
 
-def _lock_grants(organization_id: int) -> None:
+def entry_of(lot: CreditLot) -> LedgerEntry:
+    """The entry that made the lot; a correction names it."""
+    return LedgerEntry.objects.get(organization_id=lot.organization_id, reference=lot.reference)
+
+
+def lock_grants(organization_id: int) -> None:
     """The organization's row, then the ledger: in this order everywhere. Raises LookupError for an unknown organization."""
     found: Iterable[int] = (
         Organization.objects.select_for_update(no_key=True).filter(pk=organization_id).values_list("pk", flat=True)
@@ -376,7 +382,7 @@ def _default_expiry(organization: Organization, now: datetime) -> datetime:
     return day_start(start_day(now.astimezone(zone).date(), "monthly", 12) + timedelta(days=1), zone)
 
 
-def _check_actor(actor: User | None) -> None:
+def check_actor(actor: User | None) -> None:
     """Nobody signed in stands for the operator at the command line, or for a payment provider."""
     if actor is not None and not actor.is_superuser:
         raise OperatorsOnly("Only an operator may give or take credits.")

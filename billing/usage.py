@@ -57,6 +57,7 @@ COLUMNS: Mapping[str, str] = {
     "trace": "jsonb",
     "lines": "jsonb",
     "raw_usage": "jsonb",
+    "held": "bigint",
     "stream_id": "varchar(40)",
 }
 _NAMES = ", ".join(COLUMNS)
@@ -217,6 +218,7 @@ def _row(organization_id: int, event: UsageEvent) -> Row:
             "trace": body.trace,
             "lines": [msgspec.structs.asdict(line) for line in lines],
             "raw_usage": body.raw_usage,
+            "held": body.held,
             "stream_id": event.stream_id,
         },
     )
@@ -299,5 +301,6 @@ def _growth(period: SubscriptionPeriod, amount: int, row: Row) -> ledger.Entry:
         reference=f"allowance:{period.uuid}:{request_id}:{part}",
         occurred_at=admitted_at,
         period_id=period.pk,
+        member_id=period.subscription.member_id,
         reason="The engine knew of a larger quota.",
     )

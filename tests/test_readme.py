@@ -14,7 +14,7 @@ def shown(variable: Variable) -> str:
         return "required"
     if default is None:
         return "unset"
-    if isinstance(default, list):
+    if isinstance(default, list | dict):
         return f"`{','.join(default)}`" if default else "empty"
     return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
 

@@ -3,6 +3,7 @@
 Every setting of the README's table is one field of `VARIABLES`; a test compares the two.
 """
 
+import base64
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
@@ -69,6 +70,21 @@ def _keys(value: str) -> dict[str, str]:
     return keys
 
 
+def _webhook_secrets(value: str) -> dict[str, tuple[str, ...]]:
+    """`provider:secret,…`; a provider may stand there several times, while its secret is rotated. Secrets are base64."""
+    secrets: dict[str, tuple[str, ...]] = {}
+    for part in _words(value):
+        provider, separator, secret = part.partition(":")
+        key = secret.removeprefix("whsec_")
+        if not separator or not provider or not key:
+            raise ValueError("must be a list of provider:secret, separated by commas")
+        # Too short to be a secret, or not base64: whoever signs with the text itself would never match.
+        if len(base64.b64decode(key, validate=True)) < 16:
+            raise ValueError("holds a secret of fewer than 16 bytes")
+        secrets[provider] = (*secrets.get(provider, ()), secret)
+    return secrets
+
+
 def _url(*schemes: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         address = value.strip().rstrip("/")
@@ -131,6 +147,16 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("HOLD_DEADLINE_SECONDS", _positive_seconds, 30.0, "after which a hold that nobody renews is settled as orphaned"),
     Variable("HOLD_RENEW_SECONDS", _positive_seconds, 10.0, "between renewals of running holds"),
     Variable("KEY_ROTATION_GRACE_SECONDS", _positive_seconds, 86400.0, "for which a rotated key still works"),
+    Variable(
+        "USAGE_RETENTION_MONTHS", _positive_int, None, "whole months for which the usage log is kept; unset: for ever; sums stay"
+    ),
+    Variable(
+        "PAYMENT_WEBHOOK_SECRETS",
+        _webhook_secrets,
+        {},
+        "`provider:secret` list, secrets as the provider shows them (`whsec_` and base64); two of one provider while it is rotated",
+        secret=True,
+    ),
     Variable("WEIR_VAR", _path, None, "data folder; default chosen by demo, up and test"),
 )
 
