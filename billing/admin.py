@@ -7,8 +7,9 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 
 from accounts.backoffice import OperatorAdmin
+from billing import admin_rates as admin_rates  # registers its pages
 from billing import credits
-from billing.models import Plan, Rate, RateCard, Subscription, SubscriptionPeriod, UsageRecord
+from billing.models import Plan, Subscription, SubscriptionPeriod, UsageRecord
 
 
 @admin.register(Plan)
@@ -37,34 +38,6 @@ class PlanAdmin(OperatorAdmin):
     @admin.display(description="Credits per period")
     def credits_per_period(self, obj: Plan) -> str:
         return "not set" if obj.quota is None else credits.text(obj.quota)
-
-
-@admin.register(RateCard)
-class RateCardAdmin(OperatorAdmin):
-    list_display = ("name", "imported_at", "sha256")
-    list_filter = ("imported_at",)
-    search_fields = ("name", "=sha256")
-
-
-@admin.register(Rate)
-class RateAdmin(OperatorAdmin):
-    """Rates are imported: a change is a new row, and the past is never recomputed."""
-
-    list_display = ("model", "valid_from", "valid_to", "input_credits", "cached_credits", "output_credits", "fast_thousandths")
-    list_filter = ("card", ("input", admin.EmptyFieldListFilter), ("valid_to", admin.EmptyFieldListFilter))
-    search_fields = ("model",)
-
-    @admin.display(description="Input, credits per million", ordering="input")
-    def input_credits(self, obj: Rate) -> str:
-        return _credits(obj.input)
-
-    @admin.display(description="Cached input", ordering="cached_input")
-    def cached_credits(self, obj: Rate) -> str:
-        return _credits(obj.cached_input)
-
-    @admin.display(description="Output", ordering="output")
-    def output_credits(self, obj: Rate) -> str:
-        return _credits(obj.output)
 
 
 @admin.register(Subscription)
@@ -107,7 +80,3 @@ class UsageRecordAdmin(OperatorAdmin):
     @admin.display(description="Credits", ordering="credits")
     def credits_text(self, obj: UsageRecord) -> str:
         return credits.text(obj.credits)
-
-
-def _credits(amount: int | None) -> str:
-    return "unpriced" if amount is None else credits.text(amount)
