@@ -19,12 +19,13 @@ from django.db import connection, transaction
 from redis import Redis as SyncRedis
 
 from billing import ledger
+from billing.events import decode_body
 from billing.models import UsageRecord
 from config import scope
 from config import snapshot as config_snapshot
 from config.redis import sync_client, translated
 from config.snapshot import Snapshot
-from quotas import engine, publishing, records, views, windows
+from quotas import charging, engine, publishing, records, views, windows
 from quotas.records import Event
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,10 @@ def _attempt(redis: "SyncRedis", organization_id: int, expected: str, keep_holds
         fields = list(book.fields.items())
         for start in range(0, len(fields), PIECE):
             redis.hset(staging, mapping=dict(fields[start : start + PIECE]))
+        staged = engine.staged_log_key(organization_id)
+        redis.delete(staged)
+        for start in range(0, len(book.seconds), PIECE):
+            redis.zadd(staged, dict.fromkeys(book.seconds[start : start + PIECE], 0))
         args = ("" if now_ms is None else now_ms, expected, last, int(keep_holds), *stones)
         answer = engine.REBUILD.run(redis, engine.keys(organization_id), args)
     logger.info(
@@ -156,6 +161,8 @@ class _Line:
     requests: int
     funding: tuple[int, int, int, int]
     names: tuple[str, ...]
+    plan_record: str
+    """The plan's own record, which counts what the plan paid; "" if it has none."""
 
 
 @dataclass(slots=True)
@@ -165,6 +172,8 @@ class _Book:
     fields: dict[str, Any] = field(default_factory=dict)
     stones: list[tuple[str, int]] = field(default_factory=list)
     """Request ids that ended lately, with their end in ms."""
+    seconds: list[str] = field(default_factory=list)
+    """The cells of records that are counted by the second."""
 
 
 def _read(organization_id: int, events: list[Event], now_ms: int) -> _Book:
@@ -176,13 +185,13 @@ def _read(organization_id: int, events: list[Event], now_ms: int) -> _Book:
         snapshot = config_snapshot.load(organization_id)
         periods = _periods(snapshot, now_ms // 1000)
         since = min([now_ms // 1000 - (DAYS + 1) * 86400, *(previous for _, previous in periods.values())])
-        logged = list(_log(organization_id, since))
+        logged = list(_log(organization_id, since, snapshot))
         known = {(line.request_id, line.part) for line in logged}
         # The stream is short; what it holds may be in the log already, also where the log was not read.
         ids = [event.request_id for event in events]
         rows = UsageRecord.objects.filter(organization_id=organization_id, request_id__in=ids).values_list("request_id", "part")
         known.update(rows)
-        undrained = [_from_event(event) for event in events if (event.request_id, event.part) not in known]
+        undrained = [_from_event(event, snapshot) for event in events if (event.request_id, event.part) not in known]
         spent = ledger.spent(organization_id) + sum(line.funding[1] for line in undrained)
         granted = ledger.granted(organization_id)
         with connection.cursor() as cursor:
@@ -209,7 +218,7 @@ def _periods(snapshot: Snapshot, now_s: int) -> dict[str, tuple[int, int]]:
     return starts
 
 
-def _log(organization_id: int, since: int) -> Iterator[_Line]:
+def _log(organization_id: int, since: int, snapshot: Snapshot) -> Iterator[_Line]:
     rows = UsageRecord.objects.filter(
         organization_id=organization_id, admitted_at__gte=datetime.fromtimestamp(since, UTC)
     ).values_list(
@@ -230,15 +239,16 @@ def _log(organization_id: int, since: int) -> Iterator[_Line]:
         "team_id",
         "member_id",
         "key_id",
+        "model_asked",
     )
     for row in rows.iterator(chunk_size=5000):
-        request_id, part, status, admitted, ended, source, fund, credits, tokens, requests, *funding, team, member, key = row
-        names = ["o", f"t{team}", f"m{member}", f"k{key}"] if team is not None else ["o", f"m{member}", f"k{key}"]
+        request_id, part, status, admitted, ended, source, fund, credits, tokens, requests, *funding, team, member, key, model = row
+        base, second = charging.base_names(team, member, key), int(admitted.timestamp())
         yield _Line(
             request_id=request_id,
             part=part,
             is_orphan=part == 0 and status == UsageRecord.Status.ORPHANED,
-            admitted_s=int(admitted.timestamp()),
+            admitted_s=second,
             ended_ms=_milliseconds(ended),
             source=source,
             fund_start=int(fund.timestamp()),
@@ -246,15 +256,27 @@ def _log(organization_id: int, since: int) -> Iterator[_Line]:
             tokens=tokens,
             requests=requests,
             funding=cast("tuple[int, int, int, int]", tuple(funding)),
-            names=tuple(names),
+            names=charging.names(base, charging.matching(snapshot, model, second)),
+            plan_record=_plan_record(snapshot, source),
         )
+
+
+def _plan_record(snapshot: Snapshot, source: str) -> str:
+    own = charging.plan_filter(snapshot, source)
+    return "" if own is None else charging.plan_record(own)
 
 
 def _milliseconds(when: datetime) -> int:
     return (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
-def _from_event(event: Event) -> _Line:
+def _from_event(event: Event, snapshot: Snapshot) -> _Line:
+    """Counted where its log row will say, also if it was admitted before a filter was made."""
+    try:
+        model: str = decode_body(event.body).model_asked
+    except ValueError:
+        model = ""
+    base = tuple(name for name in event.records if "~" not in name)
     return _Line(
         request_id=event.request_id,
         part=event.part,
@@ -267,7 +289,8 @@ def _from_event(event: Event) -> _Line:
         tokens=event.tokens,
         requests=event.requests,
         funding=(event.plan, event.purchased, event.overage, event.overdraft),
-        names=event.records,
+        names=charging.names(base, charging.matching(snapshot, model, event.admitted_s)),
+        plan_record=_plan_record(snapshot, event.source),
     )
 
 
@@ -292,25 +315,50 @@ def _compose(
     cells: dict[str, Sums] = defaultdict(lambda: [0, 0, 0])
     totals: dict[str, Sums] = defaultdict(lambda: [0, 0, 0])
     spans = _spans(newest, today)
+    logged = charging.logged(snapshot)
     for line in lines:
-        amount = (line.credits, line.tokens, line.requests)
+        amount, paid = (line.credits, line.tokens, line.requests), (line.funding[0], line.tokens, line.requests)
         day = windows.day_of(line.admitted_s, zone)
         places = (("f", line.admitted_s // 300), ("c", line.admitted_s // 10800), ("d", day))
-        for name in line.names:
-            _add(totals[name], amount if line.admitted_s >= period_start else (0, 0, 0))
-            for tag, at in places:
+        for name in (*line.names, line.plan_record) if line.plan_record else line.names:
+            own = paid if name == line.plan_record else amount
+            _add(totals[name], own if line.admitted_s >= period_start else (0, 0, 0))
+            for tag, at in (*places, ("s", line.admitted_s)) if name in logged else places:
                 if at >= spans[tag]:
-                    _add(cells[f"{name}|{tag}{at}"], amount)
+                    _add(cells[f"{name}|{tag}{at}"], own)
     book = _Book()
     for cell, sums in cells.items():
         if any(sums):
             book.fields[cell] = "{} {} {}".format(*sums)
+            if "|s" in cell:
+                book.seconds.append(cell)
+    for name in logged:
+        book.fields[f"l:{name}"] = 1
+        totals.setdefault(name, [0, 0, 0])
     code = records.code(records.PERIOD, period_start)
     for name, sums in totals.items():
         # No windows: the next admission sums them from the cells. The newest second, or a step back would roll it again.
         packed = records.pack(sums)
         slot = newest // 10
-        values = [0, newest, newest // 300, today, 0, 0, 0, 0, 0, slot, 0, 0, "0 0 0 0 0 0", code, packed, "", 0]
+        values = [
+            0,
+            newest,
+            newest // 300,
+            today,
+            0,
+            0,
+            0,
+            0,
+            0,
+            slot,
+            0,
+            0,
+            "0 0 0 0 0 0",
+            code,
+            packed,
+            "L" if name in logged else "",
+            0,
+        ]
         book.fields[name] = records.pack(values)
     _fund(book, snapshot, periods, lines)
     _entomb(book, lines, zone, snapshot, since_ms=now_ms - engine.KEEP_MS)
@@ -320,7 +368,8 @@ def _compose(
 
 def _spans(newest: int, today: int) -> dict[str, int]:
     """The oldest cell of each kind that any window still needs."""
-    return {"f": newest // 300 - FINE_BUCKETS, "c": newest // 10800 - COARSE_BUCKETS, "d": today - DAYS}
+    coarse = newest // 10800 - COARSE_BUCKETS
+    return {"f": newest // 300 - FINE_BUCKETS, "c": coarse, "d": today - DAYS, "s": coarse * 10800}
 
 
 def _add(sums: Sums, amount: tuple[int, int, int]) -> None:
@@ -390,6 +439,7 @@ def _entomb(book: _Book, lines: list[_Line], zone: ZoneInfo, snapshot: Snapshot,
                 *split,
                 ended,
                 *first.names,
+                *((first.plan_record,) if first.plan_record else ()),
             ]
         )
         book.stones.append((request_id, ended))

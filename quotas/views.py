@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from config.snapshot import Snapshot
 from quotas import charging, errors, records, windows
+from quotas.engine import MOST, UNLIMITED
 from quotas.records import Question, RecordView, Terms
 from quotas.snapshots import FilterSnapshot, LimitSnapshot
 
@@ -23,7 +24,6 @@ METRICS = {
     "concurrent": records.CONCURRENT,
 }
 METRIC_NAMES = {number: name for name, number in METRICS.items()}
-MOST = 2**53 // 8
 POSTPAID = "postpaid"
 PURCHASED = "purchased"
 
@@ -187,8 +187,11 @@ def _build(snapshot: Snapshot, key: Any, now_s: int, filters: tuple[FilterSnapsh
                     ends_at = windows.ends_at(limit.window, day, zone)
                 amount, is_starting = min(limit.amount_at(now_s), MOST), one is not None and not one.is_filled
                 edges += limit.edges()
-                if not is_starting:
-                    questions.append(Question(metric + (records.BY_SECOND if limit.is_exact else 0), position, amount))
+                if limit.is_exact:
+                    # One that is starting asks for nothing, and keeps its log.
+                    questions.append(Question(metric + records.BY_SECOND, position, UNLIMITED if is_starting else amount))
+                elif not is_starting:
+                    questions.append(Question(metric, position, amount))
                 asked.append(Asked(limit, record, metric, position, ends_at, amount, is_starting))
             views.append(RecordView(record, tuple(codes), tuple(questions)))
     plan_filter = charging.plan_filter(snapshot, source_of(subscription))
@@ -202,7 +205,11 @@ def _build(snapshot: Snapshot, key: Any, now_s: int, filters: tuple[FilterSnapsh
             and charging.is_rolling(subscription)
             and plan_filter.window == charging.PLAN_WINDOWS[subscription.reset_period]
         )
-        plan_questions = (Question(plan_metric, 1, 0),) if is_plan_rolling else ()
+        plan_questions: tuple[Question, ...] = ()
+        if is_plan_rolling:
+            plan_questions = (Question(plan_metric, 1, 0),)
+        elif plan_metric > records.BY_SECOND:
+            plan_questions = (Question(records.CREDITS + records.BY_SECOND, 1, UNLIMITED),)
         views.append(RecordView(plan_record, (charging.plan_code(plan_filter),), plan_questions))
 
     # The day, the periods and the amounts all hold between two of these moments.

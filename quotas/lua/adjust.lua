@@ -35,6 +35,7 @@ while at <= #deltas do
   if kind == 'c' or kind == 't' then
     if not wanted[name] then wanted[name], wanted[#wanted + 1] = {}, name end
     table.insert(wanted[name], at)
+    if deltas[at + 2] == 's' then wanted[name].logs = true end
     if kind == 'c' and deltas[at + 2] == 'd' then day = max(day, deltas[at + 3]) end
   elseif kind == 'f' then
     if not sources[name] then sources[name], sources[#sources + 1] = {}, name end
@@ -74,7 +75,7 @@ for i = 1, #wanted do
         newest = max(newest, r[2])
       end
       local kept = tag == 'f' and cell >= r[3] - KEEP_FINE or tag == 'c' and cell >= floor(r[3] / 36) - KEEP_COARSE
-        or tag == 'd' and cell >= r[4] - KEEP_DAYS or tag == 's' and has_log(r[16])
+        or tag == 'd' and cell >= r[4] - KEEP_DAYS or tag == 's'
       if kept then
         fields[#fields + 1] = name .. '|' .. tag .. cell
         amounts[#amounts + 1] = p + 4
@@ -90,7 +91,7 @@ for i = 1, #wanted do
     if deltas[p - 2] == 's' and not had[j] then logged[#logged + 1] = fields[j] end
   end
   local w = {values(r[15])}
-  r[15], r[16] = pack(w[1], w[2], w[3]), has_log(r[16]) and 'L' or ''
+  r[15], r[16] = pack(w[1], w[2], w[3]), (wanted[name].logs or has_log(r[16])) and 'L' or ''
   put(name, pack(unpack(r)))
 end
 

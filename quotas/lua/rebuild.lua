@@ -1,6 +1,6 @@
 -- needs: clock records holds
 -- ARGV: time, expected epoch ('' none), last stream id folded in, keep holds (0/1), then id and tombstone end (ms) of requests
--- that ended lately. KEYS[4] holds the new counters, complete but for live holds.
+-- that ended lately. KEYS[4] holds the new counters, complete but for live holds, KEYS[8] the names of their seconds if they have any.
 -- OK | RETRY last id | LOST
 local expected, folded, keeps = ARGV[2], ARGV[3], ARGV[4] == '1'
 local old = call('HGET', KEYS[1], '$')
@@ -28,6 +28,7 @@ else
   call('DEL', KEYS[2])
 end
 call('RENAME', KEYS[4], KEYS[1])
+if call('EXISTS', KEYS[8]) == 1 then call('RENAME', KEYS[8], KEYS[7]) else call('DEL', KEYS[7]) end
 make_holds()
 keep(fresh)
 meta[3] = now
