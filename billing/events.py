@@ -47,6 +47,8 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     lines: tuple[PriceLine, ...] = ()
     trace: tuple[dict[str, Any], ...] = ()
     raw_usage: dict[str, Any] | None = None
+    held: int | None = None
+    """What its estimate held, micro-credits: how good estimates are is read from the log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,10 @@ class Learned:
     ENOUGH_OUTPUTS = 50
     MOST_MODELS = 500
 
+    MOST_RESPONSES = 50_000
+
     def __init__(self) -> None:
+        self._totals: dict[tuple[int, str], int] = {}
         self._ratios: dict[str, tuple[int, float]] = {}
         self._outputs: dict[str, deque[int]] = {}
         self._quantiles: dict[str, int] = {}
@@ -49,6 +52,17 @@ class Learned:
 
     def output_tokens(self, model: str) -> int:
         return self._quantiles.get(model, OUTPUT_TOKENS)
+
+    def total_of(self, organization_id: int, response_id: str | None) -> int:
+        """Tokens of the conversation up to an earlier response, which a continuation reads again; 0 if not seen here."""
+        return self._totals.get((organization_id, response_id), 0) if response_id else 0
+
+    def remember(self, organization_id: int, response_id: str, total: int) -> None:
+        if not response_id:
+            return
+        if len(self._totals) >= self.MOST_RESPONSES:
+            del self._totals[next(iter(self._totals))]
+        self._totals[(organization_id, response_id)] = total
 
     def learn(self, model: str, *, body_bytes: int | None, input_tokens: int, output_tokens: int) -> None:
         """`body_bytes` None where the upstream read more than was sent."""
@@ -68,12 +82,17 @@ class Learned:
 learned = Learned()
 
 
-def estimate(inspection: Inspection, rate: RateSnapshot, *, has_sign_in_account: bool, known: Learned = learned) -> Estimate:
+def estimate(
+    inspection: Inspection, rate: RateSnapshot, *, has_sign_in_account: bool, organization_id: int = 0, known: Learned = learned
+) -> Estimate:
     """Input from the body's bytes; output from max_output_tokens where it will be obeyed, else the learned upper quantile.
+
+    A continuation reads its whole conversation again: what that had by its parent is added to the input.
 
     Where a sign-in account may serve, the bound is taken out of the body, so it bounds nothing (A24).
     """
     input_tokens = -(-len(inspection.body) // known.bytes_per_token(rate.model)).__trunc__()
+    input_tokens += known.total_of(organization_id, inspection.previous_response_id)
     bound = inspection.max_output_tokens
     if bound is None or bound < 0 or has_sign_in_account:
         output_tokens = known.output_tokens(rate.model)

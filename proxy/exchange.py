@@ -140,7 +140,9 @@ class Exchange:
         rate = permits.check(caller, inspection, at=resources.now())
         pool = selection.pool_for(caller.snapshot, caller.key)
         has_sign_in_account = any(account.kind == CHATGPT for account in pool.accounts)
-        guess = estimate.estimate(inspection, rate, has_sign_in_account=has_sign_in_account)
+        guess = estimate.estimate(
+            inspection, rate, has_sign_in_account=has_sign_in_account, organization_id=caller.snapshot.organization_id
+        )
         session_key = sticky.session_key(
             caller.snapshot.organization_id, self._headers, inspection.prompt_cache_key, inspection.opening
         )

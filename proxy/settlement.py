@@ -205,6 +205,7 @@ class Tab:
             lines=tuple(line.price for line in lines),
             trace=tuple(attempt.trace() for attempt in self.attempts),
             raw_usage=_bounded(meter.usage),
+            held=call.estimate.credits,
         )
         return Amount(credits=credits, tokens=counted), events.encode_body(body)
 
@@ -221,6 +222,8 @@ class Tab:
             if self._is_more_than_sent(usage):
                 return self._implausible(attempt)
             self._learn(usage)
+            total = usage.input + usage.cached_input + usage.cache_write + usage.output
+            estimate.learned.remember(self.call.snapshot.organization_id, meter.response_id, total)
             return self._priced(attempt, usage, is_estimated=False)
         is_ours = attempt.ended_by in (EndedBy.CLIENT, EndedBy.US)
         if not meter.has_output and not is_ours and meter.status not in ("ok", "incomplete"):

@@ -71,6 +71,7 @@ class UsageRecord(models.Model):
     trace = models.JSONField(default=list)
     lines = models.JSONField(default=list)
     raw_usage = models.JSONField(null=True)
+    held = MicroCreditsField(null=True)
     stream_id = models.CharField(max_length=40)
 
     objects = UsageRecordQuerySet.as_manager()

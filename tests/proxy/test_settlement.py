@@ -348,3 +348,36 @@ def test_what_a_key_may_not_ask_is_refused_before_anything_is_counted(
 def test_a_dated_name_is_allowed_where_its_model_is() -> None:
     inspection = responses.inspect(b'{"model":"m-2026-05-05","service_tier":"default"}')
     assert permits.check(caller(allowed_models=frozenset({"m"})), inspection, at=NOW).rate_id == 1
+
+
+def test_a_continuation_is_estimated_with_what_its_parent_read_and_wrote() -> None:
+    known = Learned()
+    known.remember(3, "resp_parent", 12_000)
+    rate_m = RATES.rate_for("m", NOW)
+    body = json.dumps({"model": "m", "input": "x" * 372, "previous_response_id": "resp_parent"}).encode()
+
+    def tokens(organization_id: int) -> int:
+        inspection = responses.inspect(body)
+        found = estimate.estimate(inspection, rate_m, has_sign_in_account=False, organization_id=organization_id, known=known)
+        return found.input_tokens
+
+    assert tokens(3) == -(-len(body) // 4) + 12_000
+    # Another organization's response by the same id says nothing.
+    assert tokens(4) == -(-len(body) // 4)
+
+
+def test_what_an_answer_read_and_wrote_is_remembered_for_its_continuation() -> None:
+    made, attempt = tab()
+    attempt.meter.usage = {"input_tokens": 900, "input_tokens_details": {"cached_tokens": 600}, "output_tokens": 300}
+    attempt.meter.response_id = made.call.inspection.model + "-resp-1"
+    made.status = attempt.meter.status = "ok"
+    _, body = owed(made)
+    assert estimate.learned.total_of(3, "m-resp-1") == 1200
+    assert body.held == made.call.estimate.credits
+
+
+def test_remembered_responses_are_bounded() -> None:
+    known = Learned()
+    for number in range(Learned.MOST_RESPONSES + 1):
+        known.remember(1, f"r{number}", 5)
+    assert (known.total_of(1, "r0"), known.total_of(1, "r1"), known.total_of(1, f"r{Learned.MOST_RESPONSES}")) == (0, 5, 5)
