@@ -49,9 +49,10 @@ class Change:
         return self.price_after - self.price_now
 
     @property
-    def promise(self) -> tuple[object, ...]:
-        """What somebody agrees to: all but the use, which goes on meanwhile, and the second."""
-        return (self.plan_now, self.plan_after, self.restarts, self.days_left, self.days, self.price_difference, self.currency)
+    def promise(self) -> str:
+        """What somebody agrees to, as text to be compared: all but the use, which goes on meanwhile, and the second."""
+        agreed = (self.plan_now, self.plan_after, self.restarts, self.days_left, self.days, self.price_difference, self.currency)
+        return "|".join(str(part) for part in agreed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +106,17 @@ def preview_next(subscription: Subscription, plan: Plan, *, now: datetime) -> Ch
     )
 
 
-def change_plan(
-    subscription: Subscription, plan: Plan, *, by: User | None, now: datetime, confirmed: Change | None = None
-) -> Change:
+def change_plan(subscription: Subscription, plan: Plan, *, by: User | None, now: datetime, promise: str = "") -> Change:
     """Puts the subscription on `plan` now, by calendar days of the organization's zone; holds on the very next request.
 
     With the same reset period the period goes on, what was used stays, and quota and price are the days' shares of both plans. With
     another one the period ends now and a new one begins; what was used beyond the old plan's days counts in it, so nothing is
-    granted twice. Raises PlanNotActivatable, ChangeRefused, and ChangeMoved if `confirmed` promised something else.
+    granted twice. Raises PlanNotActivatable, ChangeRefused, and ChangeMoved if a preview's `promise` was another.
     """
     with transaction.atomic():
         own, row = _locked(subscription, now)
         computed = _compute(own, plan, row, now)
-        if confirmed is not None and confirmed.promise != computed.change.promise:
-            raise ChangeMoved("Meanwhile the terms of this change are others. Look at the new preview.")
+        _keep_promise(promise, computed.change)
         before = own.plan
         subscriptions.forget_ahead(own, now)
         own.plan, own.next_plan, own.next_plan_at = plan, None, None
@@ -166,11 +164,12 @@ def renew_on(subscription: Subscription, plan: Plan, *, by: User | None, now: da
     return change
 
 
-def change_next(subscription: Subscription, plan: Plan, *, by: User | None, now: datetime) -> Change:
-    """Lets `plan` take over with the next period, by itself. Raises PlanNotActivatable, ChangeRefused."""
+def change_next(subscription: Subscription, plan: Plan, *, by: User | None, now: datetime, promise: str = "") -> Change:
+    """Lets `plan` take over with the next period, by itself. Raises what `change_plan` raises."""
     with transaction.atomic():
         own, row = _locked(subscription, now)
         change = preview_next(own, plan, now=now)
+        _keep_promise(promise, change)
         subscriptions.forget_ahead(own, now)
         own.next_plan, own.next_plan_at = plan, row.ends_at
         own.save(update_fields=["next_plan", "next_plan_at"])
@@ -266,6 +265,11 @@ def _check(subscription: Subscription, plan: Plan) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
+
+
+def _keep_promise(promise: str, change: Change) -> None:
+    if promise and promise != change.promise:
+        raise ChangeMoved("Meanwhile the terms of this change are others. Look at the new preview.")
 
 
 def _locked(subscription: Subscription, now: datetime) -> tuple[Subscription, SubscriptionPeriod]:

@@ -65,7 +65,7 @@ def test_the_change_does_exactly_what_its_preview_said(quota: int, reset: str) -
     assert (version(subscription), subscription.periods.count(), allowance(current(subscription, MARCH_16))) == (
         before, 1, 310 * CREDIT,
     )  # fmt: skip
-    assert changes.change_plan(subscription, to, by=None, now=MARCH_16, confirmed=preview) == preview
+    assert changes.change_plan(subscription, to, by=None, now=MARCH_16, promise=preview.promise) == preview
     period = current(subscription, MARCH_16)
     assert (period.starts_at, period.ends_at) == (preview.period_after.start, preview.period_after.end)
     assert period.quota == preview.quota_after == allowance(period)
@@ -78,7 +78,7 @@ def test_a_preview_of_yesterday_is_not_what_is_confirmed_today() -> None:
     to = plan(620, price="62.00")
     preview = changes.preview_change(subscription, to, now=MARCH_16 - timedelta(days=1))
     with pytest.raises(ChangeMoved):
-        changes.change_plan(subscription, to, by=None, now=MARCH_16, confirmed=preview)
+        changes.change_plan(subscription, to, by=None, now=MARCH_16, promise=preview.promise)
     subscription.refresh_from_db()
     assert subscription.plan != to
     assert current(subscription, MARCH_16).quota == 310 * CREDIT == allowance(current(subscription, MARCH_16))
