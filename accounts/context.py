@@ -61,7 +61,11 @@ def navigation(member: Member, current: str) -> tuple[Section, ...]:
     if usage is not Reach.NONE:
         title = "You" if usage is Reach.OWN else "Money" if not you else "Team"
         sections[title].append(_link(member, "overview", "Overview", current))
+        if permissions.reach(member, Action.SEE_MEMBERS) is not Reach.NONE:
+            sections["Team"].append(_link(member, "members", "Members & limits", current))
         sections["You" if usage is Reach.OWN else "Money"].append(_link(member, "usage_report", "Usage report", current))
+    if permissions.can(member, Action.SEE_MONEY):
+        sections["Money"].append(_link(member, "invoices", "Plan & invoices", current))
     return tuple(Section(title, tuple(links)) for title, links in sections.items() if links)
 
 

@@ -36,6 +36,8 @@ OPEN = Rule(get=(200, 302), post=(200, 302, 405))
 """The same for everybody: sign-in, health."""
 ADMIN = Rule(get=(302, 403, 404), post=(302, 403, 404, 405))
 """Operators only."""
+OPERATORS = Rule(get=(302, 404), post=(302, 404))
+"""Pages of operators outside the admin: for all others they do not exist; who is not signed in is asked to."""
 OWN = Rule(get=(200, 302), post=(302, 405))
 """Leads to what is one's own."""
 
@@ -46,6 +48,7 @@ RULES: dict[str, Rule] = {
     "": OWN,
     "health/live": OPEN,
     "health/ready": OPEN,
+    "health/status": OPEN,
     "accounts/login/": OPEN,
     "accounts/logout/": OWN,
     "accounts/inactive/": OPEN,
@@ -66,11 +69,20 @@ RULES: dict[str, Rule] = {
     "join/<str:token>": FOREIGN,
     # Nobody's session matters there; a provider without a secret is unknown.
     "webhooks/payments/<slug:provider>/": Rule(get=(405,), post=(404,)),
+    "ratecards/": OPERATORS,
+    "ratecards/<uuid:uuid>": OPERATORS,
+    "ratecards/<uuid:uuid>/apply": OPERATORS,
     "o/<slug:slug>/": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/key": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/key/issue": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/key/<uuid:uuid>/revoke": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/overview": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/invoices": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/invoices/plan": FOREIGN,
+    "o/<slug:slug>/invoices/plan/keep": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/invoices/ledger.csv": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/invoices/<uuid:uuid>": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/invoices/<uuid:uuid>.csv": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/usage": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/usage/totals.csv": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/usage/requests.csv": Rule(get=(404,), post=(405,)),
