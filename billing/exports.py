@@ -329,15 +329,19 @@ async def stream(file: File) -> AsyncIterator[bytes]:
 
 
 def _next_piece(file: File) -> str | None:
-    try:
-        with scope.organization(file.organization.pk):
-            return file.next_piece()
-    finally:
-        connection.close()
+    with scope.organization(file.organization.pk):
+        return file.next_piece()
 
 
 async def _in_thread(call: Callable[[File], str | None], file: File) -> str | None:
-    return await asyncio.get_running_loop().run_in_executor(_threads, contextvars.copy_context().run, call, file)
+    def run() -> str | None:
+        try:
+            return call(file)
+        finally:
+            # Back to the pool: the client decides when the next piece is asked for.
+            connection.close()
+
+    return await asyncio.get_running_loop().run_in_executor(_threads, contextvars.copy_context().run, run)
 
 
 def headers(file_name: str) -> Mapping[str, str]:

@@ -72,12 +72,15 @@ def test_who_is_not_signed_in_is_asked_to(developer: Member) -> None:
 def test_navigation_leads_only_where_the_role_may_go(developer: Member) -> None:
     page = made.signed_in(developer).get(made.path(developer)).content.decode()
     links = re.findall(r'<a href="(/o/[^"]+)"', page.split('<nav class="nav"')[1].split("</nav>")[0])
-    assert links == [made.path(developer), made.path(developer, "overview")]
+    assert links == [made.path(developer), made.path(developer, "overview"), made.path(developer, "usage")]
     finance = factories.member(developer.organization, role="finance")
     page = made.signed_in(finance).get(made.path(finance, "overview")).content.decode()
     links = re.findall(r'<a href="(/o/[^"]+)"', page.split('<nav class="nav"')[1].split("</nav>")[0])
-    assert links == [made.path(finance, "overview")]
+    assert links == [made.path(finance, "overview"), made.path(finance, "usage"), made.path(finance, "invoices")]
     assert "<h2>Money</h2>" in page
+    lead = factories.member(developer.organization, role="lead", team=developer.team)
+    page = made.signed_in(lead).get(made.path(lead)).content.decode()
+    assert f'<a href="{made.path(lead, "members")}">' in page
     assert "My key" not in page
 
 
@@ -316,10 +319,9 @@ def test_the_number_of_queries_does_not_grow(developer: Member) -> None:
     client = made.signed_in(developer)
     key = factories.api_key(developer)
     made.used(key.row, made.CREDIT)
+    set_limit(developer, "3000")
     client.get(made.path(developer))
-    with CaptureQueriesContext(
-        connection,
-    ) as few:
+    with CaptureQueriesContext(connection) as few:
         client.get(made.path(developer))
     for number in range(12):
         more = factories.api_key(developer, name=f"key {number}")

@@ -30,7 +30,7 @@ def sign_in(member: Member, password: str, client: Client | None = None, **field
 
 
 @pytest.mark.parametrize(
-    ("role", "page"), [("developer", "key"), ("lead", "overview"), ("finance", "overview"), ("owner", "overview")]
+    ("role", "page"), [("developer", "key"), ("lead", "overview"), ("finance", "usage"), ("owner", "overview")]
 )
 def test_signing_in_leads_to_the_first_question_of_the_role(role: str, page: str) -> None:
     password = factories.password()
