@@ -60,6 +60,7 @@ class Meter:
     """One limit or the plan's quota. Micro-credits where `unit` is credits, else counts; `left` below 0 is an overdraft.
 
     `name` fits into a sentence ("your daily limit"). `resets_at` None: `comes_back` says when there is more, if anything can.
+    `is_partial`: it holds some models only, or is not enforced yet, so what is left of it is not what is left.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Meter:
     limit: int
     resets_at: datetime | None
     comes_back: str = ""
+    is_partial: bool = False
 
     @property
     def level(self) -> str:
@@ -144,12 +146,15 @@ class Standing:
     @property
     def spendable(self) -> Meter:
         """The meter that says how many credits can be spent now: the least of all that count credits."""
-        return min((meter for meter in self.meters if meter.unit == "credits"), key=lambda meter: (meter.left, meter.id))
+        return min(
+            (meter for meter in self.meters if meter.unit == "credits" and not meter.is_partial),
+            key=lambda meter: (meter.left, meter.id),
+        )
 
     @property
     def blocking(self) -> Meter | None:
         """The last of the used-up meters to come back: until then the next request is refused. None while there is a way."""
-        empty = [meter for meter in self.meters if meter.left <= 0]
+        empty = [meter for meter in self.meters if meter.left <= 0 and not meter.is_partial]
         return max(empty, key=_comes_back_at, default=None)
 
     @property
@@ -287,7 +292,7 @@ def _seconds(now: datetime) -> int:
 
 
 def _standing(usage: Usage, limited: Iterable[tuple[KeySnapshot, Usage]], now: datetime) -> Standing:
-    meters = [_quota(usage.plan), *(_meter(limit) for limit in usage.limits)]
+    meters = [_quota(usage.plan), *_rolling(usage.plan), *(_meter(limit) for limit in usage.limits)]
     for key, of_key in limited:
         meters += [_meter(limit, key) for limit in of_key.limits if limit.scope == "key"]
     meters.sort(key=lambda meter: (meter.left * 10**6 // max(1, meter.limit), meter.id))
@@ -311,6 +316,29 @@ def _quota(plan: PlanState) -> Meter:
     )
 
 
+def _rolling(plan: PlanState) -> list[Meter]:
+    """The same quota as a rolling limit of the period's length, where the plan has one; `rolled` includes what is held."""
+    if plan.rolled is None:
+        return []
+    window = "7d" if plan.ends_at - plan.starts_at <= 8 * 86400 else "30d"
+    title, _ = WINDOWS[window]
+    return [
+        Meter(
+            id="plan-rolling",
+            title=f"Plan quota, {title[0].lower()}{title[1:]}",
+            name="the plan’s rolling quota",
+            unit="credits",
+            window=window,
+            left=plan.quota - plan.rolled,
+            held=plan.held,
+            used=max(0, plan.rolled - plan.held),
+            limit=plan.quota,
+            resets_at=None,
+            comes_back="bit by bit",
+        )
+    ]
+
+
 def _meter(limit: LimitState, key: KeySnapshot | None = None) -> Meter:
     unit = limit.metric if limit.metric in ("credits", "tokens") else "requests"
     comes_back = ""
@@ -320,10 +348,12 @@ def _meter(limit: LimitState, key: KeySnapshot | None = None) -> Meter:
         title, name = WINDOWS[limit.window]
         if unit != "credits":
             title, name = f"{title}, {unit}", f"{name} of {unit}"
+    if limit.models:
+        title, name = f"{title} · {limit.models}", f"{name} for {limit.models}"
     whose = SCOPES[limit.scope] if key is None else f"the key {key.name}’s"
     target = limit.scope if key is None else key.public_id
     return Meter(
-        id=f"{target}-{limit.metric}-{limit.window or 'now'}",
+        id=f"{target}-{limit.metric}-{limit.window or 'now'}" + (f"-{limit.uuid}" if limit.models else ""),
         title=title,
         name=f"{whose} {name}",
         unit=unit,
@@ -334,4 +364,5 @@ def _meter(limit: LimitState, key: KeySnapshot | None = None) -> Meter:
         limit=limit.limit,
         resets_at=datetime.fromtimestamp(limit.resets_at, UTC) if limit.resets_at and limit.limit else None,
         comes_back="never: the limit is 0" if limit.limit == 0 else comes_back,
+        is_partial=bool(limit.models) or limit.is_starting,
     )
