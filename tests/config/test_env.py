@@ -1,5 +1,7 @@
 """The reader of the environment: typed, and loud without showing a value."""
 
+import base64
+
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
@@ -55,3 +57,18 @@ def test_every_wrong_value_is_named_at_once() -> None:
 
 def test_secrets_are_not_in_the_repr() -> None:
     assert "hunter2secret" not in repr(env.read(GOOD))
+
+
+def test_secrets_of_payment_providers_stand_in_a_list_and_may_be_rotated() -> None:
+    secret, newer = ("whsec_" + base64.b64encode(bytes([number]) * 24).decode() for number in (1, 2))
+    given = {**GOOD, "PAYMENT_WEBHOOK_SECRETS": f"shop:{secret}, shop:{newer},other:{secret}"}
+    assert {"shop": (secret, newer), "other": (secret,)} == env.read(given).PAYMENT_WEBHOOK_SECRETS
+    assert env.read(GOOD).PAYMENT_WEBHOOK_SECRETS == {}
+
+
+@pytest.mark.parametrize("text", ["shop", "shop:", ":whsec_AAAA", "shop:whsec_AAAA", "shop:not base64 at all, is it?"])
+def test_a_secret_of_a_payment_provider_that_cannot_be_one_is_named_at_start(text: str) -> None:
+    with pytest.raises(ImproperlyConfigured) as refused:
+        env.read({**GOOD, "PAYMENT_WEBHOOK_SECRETS": text})
+    assert "PAYMENT_WEBHOOK_SECRETS: is not valid" in str(refused.value)
+    assert text not in str(refused.value)
