@@ -4,10 +4,13 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from types import MappingProxyType
 from typing import TypeVar
 from zoneinfo import ZoneInfo
+
+from django.db.models import Q
+from django.db.models.functions import Now
 
 from accounts.models import Organization
 from billing.errors import BillingError, ModelUnknown, ModelUnpriced
@@ -19,6 +22,8 @@ logger = logging.getLogger(__name__)
 FALLBACK_MODEL = "fallback"
 """The name of the row that prices models without a rate, for organizations that chose that; without such a row they are refused."""
 
+RECENT = timedelta(days=2)
+"""How long after its end a period stays known, closed or not."""
 _DATED = re.compile(r"(.+)-(\d{4}-\d{2}-\d{2})", re.ASCII | re.DOTALL)
 _MOST_TOLD = 1000
 _told: set[tuple[str, str]] = set()
@@ -146,7 +151,7 @@ class RateCardSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PeriodSnapshot:
-    """A period that has a row and is not closed: [start, end) and what it grants, in micro-credits."""
+    """A period that has a row, and was not closed long ago: [start, end) and what it grants, in micro-credits."""
 
     start: datetime
     end: datetime
@@ -273,9 +278,11 @@ def _row_of(rate: Rate | RateOverride, rate_id: int) -> RateRow:
 
 
 def _load_subscriptions(organization: Organization) -> tuple[SubscriptionSnapshot, ...]:
-    """Two queries: the active subscriptions with their plans, and their periods that are not closed."""
+    """Two queries: the active subscriptions with their plans, and their periods that are not closed, or ended lately."""
     rows: dict[int, list[PeriodSnapshot]] = {}
-    open_rows = SubscriptionPeriod.objects.filter(organization=organization, closed_at=None, subscription__ended_at=None).order_by(
+    # Also those that were closed lately: what is still running of them settles by their terms.
+    known = Q(closed_at=None) | Q(ends_at__gt=Now() - RECENT)
+    open_rows = SubscriptionPeriod.objects.filter(known, organization=organization, subscription__ended_at=None).order_by(
         "starts_at"
     )
     for subscription_id, start, end, quota in open_rows.values_list("subscription_id", "starts_at", "ends_at", "quota"):

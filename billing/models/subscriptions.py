@@ -89,7 +89,10 @@ class SubscriptionPeriod(models.Model):
 
     class Meta:
         ordering = ["-starts_at"]
-        indexes: ClassVar = [models.Index(fields=["ends_at", "id"], condition=Q(closed_at=None), name="period_not_closed")]
+        indexes: ClassVar = [
+            models.Index(fields=["ends_at", "id"], condition=Q(closed_at=None), name="period_not_closed"),
+            models.Index(fields=["organization", "ends_at"], name="period_by_end"),
+        ]
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["subscription", "starts_at"], name="period_once_per_start"),
             models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="period_not_empty"),
