@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0012_allowances_expire")]
+    dependencies = [("billing", "0013_usage_held")]
 
     operations = [
         migrations.AddIndex(
