@@ -3,6 +3,7 @@
 What has no partition of its own goes to the default one; when its month is made later, its rows move there.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.db import connection, transaction
@@ -18,6 +19,15 @@ _LOCK = 0x77656972
 _COMPLETE = "complete since "
 
 
+@dataclass(frozen=True, slots=True)
+class Month:
+    """The table of one UTC month, [start, end)."""
+
+    table: str
+    start: datetime
+    end: datetime
+
+
 def make_partitions(now: datetime, months_ahead: int = 3, months_back: int = 2) -> list[str]:
     """Makes what is missing for the months around `now`; the names of the tables made. Safe to repeat and to race."""
     made = []
@@ -25,7 +35,10 @@ def make_partitions(now: datetime, months_ahead: int = 3, months_back: int = 2) 
     with scope.everything(), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
         for offset in range(-months_back, months_ahead + 1):
-            start, end = _month(now, offset), _month(now, offset + 1)
+            start, end = month(now, offset), month(now, offset + 1)
+            if end <= complete_since():
+                # Retention dropped it; what still comes for it is little, and the default partition takes that.
+                continue
             name = f"{TABLE}_{start:%Y_%m}"
             cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [name])
             if cursor.fetchone()[0]:
@@ -39,6 +52,39 @@ def make_partitions(now: datetime, months_ahead: int = 3, months_back: int = 2) 
     return made
 
 
+def months() -> list[Month]:
+    """Every month that has a table, the oldest first."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass", [TABLE])
+        names = [name for (name,) in cursor.fetchall() if name != DEFAULT]
+    found = []
+    for name in names:
+        start = datetime.strptime(name.removeprefix(f"{TABLE}_"), "%Y_%m").replace(tzinfo=UTC)
+        found.append(Month(name, start, month(start, 1)))
+    return sorted(found, key=lambda one: one.start)
+
+
+def sort_out_default(until: datetime) -> None:
+    """Gives months before `until` whose rows lie in the default partition a table of their own, so that they can be dropped."""
+    with scope.everything(), connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT DISTINCT date_trunc('month', admitted_at, 'UTC') FROM {DEFAULT} WHERE admitted_at < %s",  # noqa: S608
+            [until],
+        )
+        for (start,) in cursor.fetchall():
+            make_partitions(start, months_ahead=0, months_back=0)
+
+
+def drop(one: Month) -> None:
+    """Drops the month's table and remembers from when on the log is complete, in the caller's transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        cursor.execute(f"ALTER TABLE {TABLE} DETACH PARTITION {one.table}")
+        cursor.execute(f"DROP TABLE {one.table}")
+        if one.end > complete_since():
+            cursor.execute(f"COMMENT ON TABLE {TABLE} IS '{_COMPLETE}{one.end.isoformat()}'")
+
+
 def complete_since() -> datetime:
     """From when on the log still holds all that was written: retention says here what it dropped."""
     with connection.cursor() as cursor:
@@ -49,7 +95,8 @@ def complete_since() -> datetime:
     return datetime.fromisoformat(said.removeprefix(_COMPLETE))
 
 
-def _month(now: datetime, offset: int) -> datetime:
+def month(now: datetime, offset: int) -> datetime:
+    """The start of the UTC month that is `offset` months after `now`'s."""
     utc = now.astimezone(UTC)
     years, month = divmod(utc.month - 1 + offset, 12)
     return datetime(utc.year + years, month + 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from django.db import connection
 
 from accounts.models import ApiKey, Member, Organization, Team
-from billing import credits, periods, rollups
+from billing import credits, partitions, periods, rollups
 from billing.models import UsageRecord
 
 GROUPINGS = ("day", "week", "team", "member", "key", "model", "account")
@@ -59,7 +59,8 @@ def usage_by(
     nothing was used. Teams, members, keys, models and accounts are those with use, the ones with the most credits first. A team's
     are the requests made while their member was in it. How a request with several priced lines counts: billing.rollups.
 
-    One query; one or two more for an hour that `start` or `end` cuts, which is read from the log.
+    One query; a few more for an hour that `start` or `end` cuts, which is read from the log. Where retention has dropped the log,
+    such an hour counts whole in the time that its first second lies in.
     """
     if by not in GROUPINGS:
         raise ValueError(f"usage is summed by {', '.join(GROUPINGS)}, not by {by!r}")
@@ -84,6 +85,13 @@ def sums(
     """rollups.AMOUNTS by each combination of groups that has any, as `usage_by` counts them."""
     zone = ZoneInfo(organization.timezone)
     whole_start, whole_end = rollups.next_hour(start, zone), rollups.hour_of(end, zone)
+    if start < whole_start or whole_end < end:
+        # Where retention took the log, a cut hour counts whole, in the time that its first second lies in.
+        since = partitions.complete_since()
+        if start < since:
+            start = whole_start
+        if whole_end < end and whole_end < since:
+            whole_end = end = rollups.next_hour(end, zone)
     calendars = {name: calendar(name, start, end, zone) for name in by if name in _CALENDAR}
     found: dict[Groups, list[int]] = defaultdict(lambda: [0] * len(rollups.AMOUNTS))
     if whole_start < whole_end:

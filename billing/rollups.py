@@ -146,7 +146,7 @@ def rebuild(organization_id: int, start: datetime, end: datetime) -> int:
     buckets stay as they are.
     """
     zone = _zone(organization_id)
-    start, end = max(hour_of(start, zone), partitions.complete_since()), next_hour(end, zone)
+    start, end = next_hour(max(hour_of(start, zone), partitions.complete_since()), zone), next_hour(end, zone)
     if start >= end:
         return 0
     with transaction.atomic():

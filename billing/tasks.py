@@ -3,8 +3,9 @@
 from datetime import timedelta
 
 from celery import shared_task
+from django.conf import settings
 
-from billing import partitions, rolling
+from billing import partitions, retention, rolling
 from config import scope
 from config.clock import utc_now
 
@@ -32,3 +33,10 @@ def close_ended_periods() -> int:
 def make_usage_partitions() -> list[str]:
     """Makes the usage log's tables of the coming months; their names."""
     return partitions.make_partitions(utc_now())
+
+
+@shared_task
+def drop_old_usage() -> list[str]:
+    """Drops the usage log's months that the setting does not keep and nothing needs; their names."""
+    months: int | None = settings.USAGE_RETENTION_MONTHS
+    return retention.drop_old(utc_now(), months) if months else []

@@ -38,7 +38,11 @@ app.conf.beat_schedule = {
     "refresh-due-tokens": {"task": "routing.tasks.refresh_due_tokens", "schedule": 60.0},
     "open-next-periods": {"task": "billing.tasks.open_next_periods", "schedule": 300.0},
     "close-ended-periods": {"task": "billing.tasks.close_ended_periods", "schedule": 300.0},
+    "expire-credits": {"task": "quotas.tasks.expire_credits", "schedule": 300.0},
     "reconcile": {"task": "quotas.tasks.reconcile_all", "schedule": 3600.0},
+    "fill-filters": {"task": "quotas.tasks.fill_filters", "schedule": 60.0},
     "watch-server": {"task": "quotas.tasks.watch_server", "schedule": 30.0},
+    "forget-old-refusals": {"task": "quotas.tasks.forget_old_refusals", "schedule": 86400.0},
     "make-usage-partitions": {"task": "billing.tasks.make_usage_partitions", "schedule": 21600.0},
+    "drop-old-usage": {"task": "billing.tasks.drop_old_usage", "schedule": 86400.0},
 }

@@ -1,6 +1,7 @@
-"""/health/live: the process answers. /health/ready: it can do its work: database, Redis, migrations."""
+"""/health/live: the process answers. /health/ready: it can do its work: database, Redis, migrations. /health/status: how well."""
 
 import logging
+from typing import Any
 
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
@@ -8,6 +9,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_safe
 
 from config import redis as weir_redis
+from quotas import reconcile
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +25,18 @@ def ready(request: HttpRequest) -> JsonResponse:
     checks = {"database": _database(), "redis": _redis()}
     is_ready = all(checks.values())
     return JsonResponse({"status": "ready" if is_ready else "not ready", "checks": checks}, status=200 if is_ready else 503)
+
+
+@require_safe
+def status(request: HttpRequest) -> JsonResponse:
+    """How well it does: 200 and what is degraded, without names or secrets. Drift: differences between counters and log."""
+    degraded = [name for name, answers in (("database", _database()), ("redis", _redis())) if not answers]
+    drift: dict[str, Any] | None = None
+    if "database" not in degraded:
+        drift = reconcile.open_drift()
+        if drift["differences"]:
+            degraded.append("drift")
+    return JsonResponse({"status": "degraded" if degraded else "ok", "degraded": degraded, "drift": drift})
 
 
 _migrated = False

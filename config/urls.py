@@ -10,6 +10,7 @@ from quotas.api import StatusView
 urlpatterns = [
     path("health/live", health.live, name="health_live"),
     path("health/ready", health.ready, name="health_ready"),
+    path("health/status", health.status, name="health_status"),
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.account.urls")),
     path("api/v1/status", StatusView.as_view(), name="api_status"),

@@ -8,6 +8,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from billing import partitions
+from config.clock import utc_now
 from config.redis import sync_client
 from quotas import drain, sweep
 
@@ -27,6 +29,8 @@ class Command(BaseCommand):
             while drain.drain_all(redis):
                 pass
             return
+        # The workers keep them ahead; an install without workers gets them here.
+        partitions.make_partitions(utc_now())
         stopping = threading.Event()
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: stopping.set())
