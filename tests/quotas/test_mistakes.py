@@ -1,6 +1,7 @@
 """What went wrong on the way, here or in drafts: each mistake has its test.
 
-1 is V2 and the real-window test too; 6 and 8 are in the rebuild's tests too, 4 in the Renewer's. 10 and 11 are about repairs.
+1 is V2 and the real-window test too; 6 and 8 are in the rebuild's tests too, 4 in the Renewer's. 10 and 11 are about repairs: in
+test_adjusting. Where a mistake has two places (quotas.md says that putting one back alone is not caught), each has its own test.
 """
 
 from collections.abc import Iterator

@@ -28,7 +28,7 @@ def test_v1_a_hold_is_counted_renewed_settled_once(probe: Probe) -> None:
     assert probe.admit("b", T, view, 401) == ["NO", "o", 1, 2, 1000, 600, 600, 1800018300]
     assert probe.renew("a", T + 9, 700, 20, ack=T) == ["OK"]
     assert probe.record().used[FIVE_HOURS] == (700, 50, 1)
-    assert probe.admit("b", T + 9, view, 301)[:6] == ["NO", "o", 1, 2, 1000, 700]
+    assert probe.admit("b", T + 9, view, 301) == ["NO", "o", 1, 2, 1000, 700, 700, 1800018300]
     assert probe.settle("a", T + 10, 450, 40, ack=T + 9) == ["OK", 450, 0, 0, 0]
     record = probe.record()
     assert (record.used[FIVE_HOURS], record.live, record.held_c, record.held_t) == ((450, 40, 1), 0, 0, 0)
@@ -43,7 +43,7 @@ def test_v2_the_bucket_at_the_window_edge_still_counts(probe: Probe) -> None:
     t0 = T + 299
     assert probe.admit("a", t0, view, 100) == ["OK", 1]
     assert probe.settle("a", t0, 100, ack=t0) == ["OK", 100, 0, 0, 0]
-    assert probe.admit("b", t0 + 17999, view, 1)[0] == "NO"
+    assert probe.admit("b", t0 + 17999, view, 1) == ["NO", "o", 1, 2, 100, 100, 0, 1800018300]
     assert probe.admit("b", t0 + 18000, view, 1) == ["NO", "o", 1, 2, 100, 100, 0, 1800018300]
     assert probe.admit("b", t0 + 18001, view, 1) == ["OK", 1]
 
@@ -68,7 +68,7 @@ def test_v3_allowance_then_purchased_then_overage_then_overdraft(probe: Probe) -
         0,
     ]
     assert probe.meta()[3:5] == [300, 0]
-    assert probe.admit("c", T, view, 1)[:4] == ["NO", "plan", 1, 9]
+    assert probe.admit("c", T, view, 1) == ["NO", "plan", 1, 9, 1000, 1000, 0, 0]
     assert probe.admit("free", T, view, 0) == ["OK", 1]
 
 
@@ -80,6 +80,7 @@ def test_v4_the_sweeper_books_what_was_observed_and_a_late_settlement_amends_it_
     assert probe.sweep(T + 65) == ["OK", 1, 0, 0]
     assert probe.record().used[FIVE_HOURS] == (120, 3, 1)
     assert probe.renew("a", T + 66, 130, 3, ack=T + 5) == ["ORPHANED"]
+    assert probe.record().used[FIVE_HOURS] == (120, 3, 1)
     assert probe.settle("a", T + 70, 410, 9, ack=T + 5, body=b'{"real":1}') == ["AMENDED", 410, 0, 0, 0]
     record = probe.record()
     assert (record.used[FIVE_HOURS], record.live, record.held_c) == ((410, 9, 1), 0, 0)
@@ -139,7 +140,7 @@ def test_v8_a_live_hold_comes_back_after_everything_was_deleted(probe: Probe) ->
     assert probe.run(engine.REBUILD, (T + 2) * 1000, "", "0-0", 0) == ["OK"]
     assert probe.renew("a", T + 3, ack=T) == ["RESTORED"]
     record = probe.record()
-    assert (record.used[0], record.live) == ((300, 7, 1), 1)
+    assert (record.used[0], record.live, probe.funding()["held"]) == ((300, 7, 1), 1, 300)
     assert probe.settle("a", T + 4, 200, 7, ack=T + 3) == ["OK", 200, 0, 0, 0]
     assert probe.record().used[0] == (200, 7, 1)
 
@@ -156,11 +157,11 @@ def test_v9_requests_per_minute(probe: Probe) -> None:
 def test_v10_zero_blocks_what_needs_any_and_postpaid_settles_what_it_cost(probe: Probe) -> None:
     """A20 and A23 at the engine."""
     blocked = probe.view((RecordView("o", (), (Question(records.CREDITS, 0, 0),)),))
-    assert probe.admit("a", T, blocked, 1)[-1] == -1
+    assert probe.admit("a", T, blocked, 1) == ["NO", "o", 1, (T - 1000) * 16 + 1, 0, 0, 0, -1]
     assert probe.admit("a", T, blocked, 0) == ["OK", 1]
     probe.warm()
     view = probe.view(ONE, quota=100)
     assert probe.admit("p", T, view, 1, hold=0) == ["OK", 1]
     assert probe.funding()["held"] == 0
     assert probe.settle("p", T, 130, ack=T) == ["OK", 100, 0, 0, 30]
-    assert probe.admit("q", T, view, 1, hold=0)[:6] == ["NO", "plan", 1, 9, 100, 100]
+    assert probe.admit("q", T, view, 1, hold=0) == ["NO", "plan", 1, 9, 100, 100, 0, 0]
