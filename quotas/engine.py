@@ -17,6 +17,8 @@ LUA = Path(__file__).parent / "lua"
 MOST = 2**53 // 8
 """The largest amount a script takes: sums of amounts stay exact in Lua's doubles."""
 UNLIMITED = 10**15
+MOST_LOGGED = 100_000
+"""Seconds that a log keeps of a record (as in admit.lua)."""
 KEEP_MS = 900_000
 """How long an ended hold stays as a tombstone."""
 ABOUT_BYTES = 512

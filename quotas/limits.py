@@ -1,6 +1,8 @@
 """Setting limits: the only writer of `Limit` and `LimitBoost` rows. A change holds on the very next request, on every process."""
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -10,10 +12,11 @@ from accounts.models import ApiKey, Member, Organization, Team, User
 from billing import credits
 from config import snapshot
 from config.clock import utc_now
-from quotas import remaining
-from quotas.engine import MOST
+from quotas import filters, logbook, remaining
+from quotas.engine import MOST, MOST_LOGGED
 from quotas.errors import AboveScope, LimitsError
 from quotas.models import Limit, LimitBoost, LimitRequest
+from quotas.windows import ROLLING_SECONDS
 
 RATES = (Limit.Metric.REQUESTS_PER_SECOND, Limit.Metric.REQUESTS_PER_MINUTE, Limit.Metric.CONCURRENT)
 """Metrics without a window."""
@@ -71,14 +74,19 @@ def set_limit(
     metric: str,
     window: str,
     amount: str,
+    models: Sequence[str] = (),
+    strategy: str | None = None,
     by: User | None = None,
     setter: Member | None = None,
 ) -> UUID | None:
-    """Sets, replaces or (amount "none") removes the one limit of scope, metric and window; its uuid, or None if there was none.
+    """Sets, replaces or (amount "none") removes the one limit of scope, metric, window and models; its uuid, or None if there was
+    none.
 
     As people write it: `of` names the team, member (e-mail) or key (public id), `amount` is decimal credits or a count, 0 blocks;
-    `window` is "" for rates and concurrent. Raises LimitsError, or accounts.errors.NotFound for what `of` names; AboveScope if
-    a `setter` is given (a member whose right to the scope was asked) and it would be above the limit of the setter's own scope.
+    `window` is "" for rates and concurrent. With `models` it looks at requests for these only, and holds from when what they used
+    before has been added (`filters`). `strategy` sliding_log counts a rolling window by the second; None leaves what is there.
+    Raises LimitsError, or accounts.errors.NotFound for what `of` names; AboveScope if a `setter` is given (a member whose right
+    to the scope was asked) and it would be above the limit of the setter's own scope.
     """
     for given, known, what in ((scope, Limit.Scope, "scope"), (metric, Limit.Metric, "metric"), (window, Limit.Window, "window")):
         if given not in known.values:
@@ -88,7 +96,11 @@ def set_limit(
             raise LimitsError(f"{metric} takes no window.")
         raise LimitsError(f"{metric} needs a window: {', '.join(name for name in Limit.Window.values if name)}.")
     subject, value = _target(organization, scope, of or ""), _amount(metric, amount)
-    which = {
+    if strategy is not None and strategy not in Limit.Strategy.values:
+        raise LimitsError(f"There is no strategy {strategy!r}; there is {Limit.Strategy.SLIDING_LOG}.")
+    if strategy == Limit.Strategy.SLIDING_LOG and value is not None:
+        _check_log(organization, subject, metric, window)
+    which: dict[str, Any] = {
         "organization": organization,
         "scope": scope,
         "team": subject if isinstance(subject, Team) else None,
@@ -101,10 +113,31 @@ def set_limit(
     with transaction.atomic():
         # The version first: its row lock puts changes of one organization in order.
         snapshot.bump(organization.pk)
+        if models:
+            which["model_filter"] = filters.ensure(organization, models, by=by, now=utc_now())
         held = Limit.objects.filter(**which).first()
         if held is None and value is None:
             return None
-        return _put(held or Limit(**which), value, by=by, setter=setter)
+        held = held or Limit(**which)
+        if strategy is not None:
+            held.strategy = strategy
+        return _put(held, value, by=by, setter=setter)
+
+
+def _check_log(organization: Organization, subject: Target, metric: str, window: str) -> None:
+    """May this window be counted by the second? Raises LimitsError."""
+    if window not in ROLLING_SECONDS:
+        rolling = ", ".join(ROLLING_SECONDS)
+        raise LimitsError(f"Only rolling windows ({rolling}) can be counted by the second; {window or metric} is exact as it is.")
+    target: dict[str, Any] = {}
+    if subject is not None:
+        target = {{Team: "team", Member: "member", ApiKey: "key"}[type(subject)]: subject}
+    since = utc_now() - timedelta(seconds=ROLLING_SECONDS[window])
+    if logbook.entries(organization.pk, target, since, MOST_LOGGED) > MOST_LOGGED:
+        raise LimitsError(
+            f"More than {MOST_LOGGED:,} requests are in this window, too many to be counted by the second. "
+            "The usual strategy counts at most one bucket too much."
+        )
 
 
 def change(limit: Limit, amount: str, *, by: User | None, setter: Member | None = None) -> UUID | None:
@@ -226,11 +259,19 @@ def check_height(setter: Member | None, limit: Limit, value: int | None) -> None
 
 
 def _audit(organization: Organization, limit: Limit, by: User | None, change: dict[str, int | None]) -> None:
+    models = [] if limit.model_filter is None else list(limit.model_filter.model_names)
     audit.record(
         organization,
         actor=by,
         action="limit.set" if change["amount"] is not None else "limit.removed",
         object_type="limit",
         object_id=str(limit.uuid),
-        data={"scope": limit.scope, "metric": limit.metric, "window": limit.window, **change},
+        data={
+            "scope": limit.scope,
+            "metric": limit.metric,
+            "window": limit.window,
+            "models": models,
+            "strategy": limit.strategy,
+            **change,
+        },
     )

@@ -21,11 +21,17 @@ class Command(OperatorCommand):
         )
         parser.add_argument("--metric", required=True, choices=Limit.Metric.values, help="what is counted")
         windows = [name for name in Limit.Window.values if name]
-        parser.add_argument("--window", default="", choices=windows, help="not for requests_per_minute and concurrent")
+        parser.add_argument("--window", default="", choices=windows, help="not for requests per second or minute and concurrent")
         parser.add_argument("--amount", required=True, metavar="N", help="decimal credits or a count; none removes the limit")
+        parser.add_argument(
+            "--models", default="", metavar="MODELS", help="only these models, by commas; holds once their earlier use is added"
+        )
+        parser.add_argument("--exact", action="store_true", help="count a rolling window by the second, not by buckets")
 
     def operate(self, **options: Any) -> Mapping[str, Any]:
         organization = organizations.find(options["organization"])
         wanted = {name: options[name] for name in ("scope", "of", "metric", "window", "amount")}
-        made = limits.set_limit(organization, **wanted)
+        models = [name for name in options["models"].split(",") if name.strip()]
+        strategy = Limit.Strategy.SLIDING_LOG if options["exact"] else Limit.Strategy.RINGS
+        made = limits.set_limit(organization, **wanted, models=models, strategy=strategy)
         return {"id": None if made is None else str(made)}
