@@ -62,7 +62,7 @@ def test_a_failure_tells_its_seed_and_the_fewest_steps(history: Callable[..., Hi
 
 
 def test_a_shortened_history_still_fails(history: Callable[..., History]) -> None:
-    """Steps are data: here a settlement costs more than any script takes; it, its admission and the limits are all that is needed."""
+    """Steps are data: here a settlement costs more than any script takes: it, its admission and the limits are enough."""
     played = history(5)
     played.run(100)
     while not any(entry.is_known and entry.names for entry in played.model.entries.values()):
