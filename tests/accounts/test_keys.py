@@ -1,6 +1,7 @@
 """The form of keys, their digest, how they begin and end."""
 
-from datetime import timedelta
+import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounts import audit, keys, members, snapshots
-from accounts.errors import ExpiryPassed, MemberRemoved, NameInvalid, NotFound, RoleHoldsNoKeys
+from accounts.errors import ExpiryPassed, GraceInvalid, KeyRevoked, MemberRemoved, NameInvalid, NotFound, RoleHoldsNoKeys
 from accounts.models import ApiKey, AuditEvent, Organization
 from accounts.snapshots import KeySnapshot
 from config.clock import utc_now
-from tests import factories
+from tests import factories, secrets
 
 BASE62 = st.text(alphabet=keys.ALPHABET, min_size=1, max_size=60)
 PEPPER = "p" * 40
@@ -198,3 +199,135 @@ def test_the_keys_of_a_suspended_organization_stay_and_the_snapshot_says_so() ->
     assert list(held.keys) == [key.row.public_id]
     call_command("resume", slug)
     assert snapshots.load(key.row.organization_id).is_active
+
+
+@pytest.mark.django_db
+class TestRotating:
+    NOW = datetime(2026, 11, 18, 14, 20, tzinfo=UTC)
+
+    def test_the_old_secret_works_within_its_grace_and_not_after(self) -> None:
+        """F3: rotated with 60 s grace; the old one at 30 s yes, at 61 s no; the new one all the time."""
+        old = factories.api_key(factories.member(factories.organization(plan=None)))
+        new = rotated(old.row, grace_seconds=60, now=self.NOW)
+        held = snapshot_of(old.row)
+        assert [keys.verify(old.secret, held, now=self.NOW + timedelta(seconds=at)) for at in (0, 30, 59.999, 60, 61, 9e6)] == [
+            *(True, True, True),
+            *(False, False, False),
+        ]
+        assert all(keys.verify(new.secret, held, now=self.NOW + timedelta(seconds=at)) for at in (0, 30, 61, 9e6))
+
+    def test_only_the_secret_changes(self) -> None:
+        member = factories.member(factories.organization(plan=None))
+        expires = utc_now() + timedelta(days=9)
+        old = factories.api_key(member, name="ci", allowed_models=["gpt-5.5"], expires_at=expires)
+        before = ApiKey.objects.filter(pk=old.row.pk).values().get()
+        new = rotated(old.row, grace_seconds=60, now=self.NOW)
+        after = ApiKey.objects.filter(pk=old.row.pk).values().get()
+        assert {name for name in after if bytes_or(after[name]) != bytes_or(before[name])} == {
+            *("digest", "previous_digest", "previous_pepper_id", "previous_until"),
+        }
+        assert (bytes(after["previous_digest"]), after["previous_until"]) == (
+            bytes(before["digest"]),
+            self.NOW + timedelta(seconds=60),
+        )
+        assert new.secret != old.secret
+        assert new.secret[:14] == old.secret[:14] == f"wr_{old.row.public_id}_"
+        assert keys.parse(new.secret) is not None
+        assert member.api_keys.count() == 1
+
+    def test_rotating_again_within_the_grace_drops_the_older_secret(self) -> None:
+        first = factories.api_key(factories.member(factories.organization(plan=None)))
+        second = rotated(first.row, grace_seconds=600, now=self.NOW)
+        third = rotated(first.row, grace_seconds=600, now=self.NOW + timedelta(seconds=10))
+        held, now = snapshot_of(first.row), self.NOW + timedelta(seconds=20)
+        assert [keys.verify(one, held, now=now) for one in (first.secret, second.secret, third.secret)] == [False, True, True]
+
+    def test_without_grace_the_old_secret_ends_at_once(self) -> None:
+        old = factories.api_key(factories.member(factories.organization(plan=None)))
+        new = rotated(old.row, grace_seconds=0, now=self.NOW)
+        held = snapshot_of(old.row)
+        assert not keys.verify(old.secret, held, now=self.NOW)
+        assert keys.is_given_up(old.secret, held, now=self.NOW)
+        assert keys.verify(new.secret, held, now=self.NOW)
+        assert not keys.is_given_up(new.secret, held, now=self.NOW)
+
+    def test_the_grace_is_the_setting_unless_it_is_given(self, settings: Any) -> None:
+        settings.KEY_ROTATION_GRACE_SECONDS = 120.0
+        old = factories.api_key(factories.member(factories.organization(plan=None)))
+        assert rotated(old.row, now=self.NOW).key.previous_until == self.NOW + timedelta(seconds=120)
+
+    def test_a_new_pepper_takes_over_and_the_old_secret_keeps_its_own(self, settings: Any) -> None:
+        old = factories.api_key(factories.member(factories.organization(plan=None)))
+        settings.KEY_PEPPERS = {"newer": PEPPER, **settings.KEY_PEPPERS}
+        new = rotated(old.row, grace_seconds=60, now=self.NOW)
+        held = snapshot_of(old.row)
+        assert (held.pepper_id, held.previous_pepper_id) == ("newer", old.row.pepper_id)
+        assert keys.verify(old.secret, held, now=self.NOW)
+        settings.KEY_PEPPERS = {"newer": PEPPER}
+        assert not keys.verify(old.secret, held, now=self.NOW)
+        assert keys.verify(new.secret, held, now=self.NOW)
+
+    def test_the_secret_is_in_no_row_representation_or_audit_event(self) -> None:
+        """F5"""
+        old = factories.api_key(factories.member(factories.organization(plan=None)))
+        new = rotated(old.row, now=self.NOW)
+        part = new.secret.split("_")[2]
+        event = AuditEvent.objects.get(action="key.rotated", object_id=str(old.row.uuid))
+        assert event.data == {"public_id": old.row.public_id, "old_secret_until": (self.NOW + timedelta(days=1)).isoformat()}
+        kept = [str(value) for value in ApiKey.objects.filter(pk=old.row.pk).values_list()[0]]
+        for text in (*kept, str(event.data), repr(new), repr(snapshot_of(old.row))):
+            assert part not in text
+        assert repr(bytes(new.key.digest)) not in repr(snapshot_of(old.row))
+        assert repr(bytes(new.key.previous_digest or b"")) not in repr(snapshot_of(old.row))
+
+    def test_it_counts_as_a_change_of_the_configuration(self) -> None:
+        key = factories.api_key(factories.member(factories.organization(plan=None)))
+        before = Organization.objects.get(pk=key.row.organization_id).config_version
+        rotated(key.row, now=self.NOW)
+        assert Organization.objects.get(pk=key.row.organization_id).config_version == before + 1
+
+    def test_an_ended_key_gets_no_new_secret(self) -> None:
+        member = factories.member(factories.organization(plan=None))
+        revoked, expired = factories.api_key(member), factories.api_key(member, expires_at=utc_now() + timedelta(minutes=1))
+        keys.revoke(revoked.row, by=None, now=utc_now())
+        with pytest.raises(KeyRevoked):
+            keys.rotate(revoked.row, by=None, now=utc_now())
+        with pytest.raises(ExpiryPassed):
+            keys.rotate(expired.row, by=None, now=utc_now() + timedelta(minutes=1))
+        assert not ApiKey.objects.filter(member=member).exclude(previous_digest=None).exists()
+        assert not AuditEvent.objects.filter(action="key.rotated", organization=member.organization).exists()
+
+    def test_a_revoked_key_ends_with_both_its_secrets(self) -> None:
+        old = factories.api_key(factories.member(factories.organization(plan=None)))
+        rotated(old.row, grace_seconds=600, now=utc_now())
+        keys.revoke(old.row, by=None, now=utc_now())
+        assert old.row.public_id not in snapshots.load(old.row.organization_id).keys
+
+    @pytest.mark.parametrize("grace", [-1, keys.MOST_GRACE_SECONDS + 1, float("nan")])
+    def test_a_grace_that_cannot_be_is_refused(self, grace: float) -> None:
+        key = factories.api_key(factories.member(factories.organization(plan=None)))
+        with pytest.raises(GraceInvalid):
+            keys.rotate(key.row, grace_seconds=grace, by=None, now=self.NOW)
+        assert keys.verify(key.secret, snapshot_of(key.row), now=self.NOW)
+
+    def test_the_command_prints_the_new_secret_and_when_the_old_one_ends(self, capsys: Any) -> None:
+        old = factories.api_key(factories.member(factories.organization(plan=None)))
+        call_command("rotate_key", old.row.organization.slug, f"wr_{old.row.public_id}", "--grace", "60", "--json")
+        printed = json.loads(capsys.readouterr().out)
+        secret = secrets.register(printed["key"], "gateway key")
+        held = snapshot_of(old.row)
+        assert printed["id"] == str(old.row.uuid)
+        until = datetime.fromisoformat(printed["old_secret_until"])
+        assert keys.verify(secret, held, now=until)
+        assert keys.verify(old.secret, held, now=until - timedelta(seconds=1))
+        assert not keys.verify(old.secret, held, now=until)
+
+
+def rotated(row: ApiKey, **options: Any) -> keys.IssuedKey:
+    issued = keys.rotate(row, by=None, **options)
+    secrets.register(issued.secret, "gateway key")
+    return issued
+
+
+def bytes_or(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview) else value
