@@ -91,6 +91,26 @@ def _start(command: str, options: argparse.Namespace, var: Path, supervisor: Sup
     os.environ.update(environ)
     _migrate()
     _start_processes(options, var, environ, supervisor)
+    # Who starts the stack is its operator: what is shown here may be of any organization.
+    from config import scope
+
+    with scope.everything():
+        _show(command, options, var, environ, supervisor, base_url=base_url, upstream_url=upstream_url)
+    _let_go()
+    print(f"\nReady on {base_url}/ after {time.monotonic() - started:.1f} s. Logs: {supervisor.folder}. Ctrl-C stops.", flush=True)
+
+
+def _show(
+    command: str,
+    options: argparse.Namespace,
+    var: Path,
+    environ: dict[str, str],
+    supervisor: Supervisor,
+    *,
+    base_url: str,
+    upstream_url: str,
+) -> None:
+    """Seeds the demo, waits for the web processes, and says where to look."""
     if command == "demo":
         _wait_for(f"{upstream_url}/control/health", supervisor)
         from demo import seed
@@ -115,8 +135,6 @@ def _start(command: str, options: argparse.Namespace, var: Path, supervisor: Sup
         secrets.write_private(var / "demo.json", json.dumps(described, indent=1, ensure_ascii=False))
     else:
         _invite(base_url)
-    _let_go()
-    print(f"\nReady on {base_url}/ after {time.monotonic() - started:.1f} s. Logs: {supervisor.folder}. Ctrl-C stops.", flush=True)
 
 
 def _reachable(host: str) -> str:

@@ -259,6 +259,7 @@ ALLOWED = {
     "billing/joining.py": "a link makes the first organization",
     "billing/partitions.py": "moves rows of all",
     "billing/tasks.py": "walks over organizations",
+    "config/launch/stack.py": "who starts a stack is its operator",
     "config/management/commands/migrate.py": "migrations walk over all",
     "config/management/operator.py": "operators",
     "config/middleware.py": "operators, in the admin",
