@@ -12,7 +12,7 @@ from config import snapshot as config_snapshot
 from config.redis import Redis
 from config.snapshot import Snapshot
 from proxy.errors import Degraded, InvalidApiKey
-from quotas import engine, records
+from quotas import admission
 
 REFUSAL = "Incorrect API key provided."
 """The same for every reason: missing, wrong, revoked, expired, suspended."""
@@ -46,7 +46,7 @@ async def identify(headers: Mapping[str, str], *, now: datetime, redis: Redis, a
         snapshot = await cache.get(organization_id, at_least=at_least)
         key = _usable(snapshot, parsed.public_id, text, now)
         if key is None:
-            newest = await _newest_version(redis, organization_id)
+            newest = await admission.newest_version(redis, organization_id)
             if newest is None or newest > snapshot.version:
                 snapshot = await cache.get(organization_id, at_least=newest or snapshot.version + 1)
                 key = _usable(snapshot, parsed.public_id, text, now)
@@ -75,9 +75,3 @@ def _refused(snapshot: Snapshot, public_id: str, text: str, now: datetime) -> In
     elif key is not None and keys.verify(text, key, now=now):
         told = "The organization is suspended." if not snapshot.accounts.is_active else f"The key {key.name} has expired."
     return InvalidApiKey(REFUSAL, caller=Caller(snapshot, key) if key is not None and told else None, told=told)
-
-
-async def _newest_version(redis: Redis, organization_id: int) -> int | None:
-    """The newest config version that the engine has seen; None while it has no counters. Raises RedisUnavailable."""
-    meta = await redis.call("HGET", engine.counters_key(organization_id), "$")
-    return None if meta is None else int(records.unpack(meta)[1])

@@ -17,7 +17,7 @@ def allowed_models(asked: Asked) -> list[str]:
     """Names with a price now that the key and the plan allow, sorted."""
     caller = asked.caller
     rates = caller.snapshot.billing.rates
-    subscription = permits.subscription_of(caller)
+    subscription = permits.subscription_of(caller, at=asked.resources.now())
     now = asked.resources.now()
     of_plan = subscription.models if subscription is not None else None
     return [

@@ -136,9 +136,13 @@ class Exchange:
             return await self._carry(resources, Tab(call, admitted.hold), pool, admitted)
 
     async def _admit(self, resources: Resources, caller: Caller, inspection: Inspection) -> tuple[Call, PoolSnapshot, Admission]:
-        """Prices, estimates and holds; brings the pool's live state along. Raises DomainError, and then holds nothing."""
-        rate = permits.check(caller, inspection, at=resources.now())
-        pool = selection.pool_for(caller.snapshot, caller.key)
+        """Prices, estimates and holds; brings the pool's live state along. Raises DomainError or Stale, and then holds nothing."""
+        try:
+            rate = permits.check(caller, inspection, at=resources.now())
+            pool = selection.pool_for(caller.snapshot, caller.key)
+        except DomainError:
+            await admission.check_newest(resources.redis, caller.snapshot)
+            raise
         has_sign_in_account = any(account.kind == CHATGPT for account in pool.accounts)
         guess = estimate.estimate(
             inspection, rate, has_sign_in_account=has_sign_in_account, organization_id=caller.snapshot.organization_id

@@ -8,16 +8,16 @@ from proxy.dialects.responses import Inspection
 from proxy.errors import EffortNotAllowed, FastModeNotAllowed, ModelNotAllowed
 
 
-def subscription_of(caller: Caller) -> SubscriptionSnapshot | None:
-    """What the key draws on: its member's own seat, else the organization's subscription; None if there is neither."""
-    shared: SubscriptionSnapshot | None = None
+def subscription_of(caller: Caller, *, at: datetime) -> SubscriptionSnapshot | None:
+    """What the key draws on at `at`: its member's own seat, else the organization's subscription; None if there is neither."""
+    found: SubscriptionSnapshot | None = None
     for subscription in caller.snapshot.billing.subscriptions:
         if subscription.member_id == caller.key.member_id:
-            found: SubscriptionSnapshot = subscription
-            return found
+            found = subscription
+            break
         if subscription.member_id is None:
-            shared = subscription
-    return shared
+            found = subscription
+    return None if found is None else found.at(at)
 
 
 def check(caller: Caller, inspection: Inspection, *, at: datetime) -> RateSnapshot:
@@ -26,7 +26,7 @@ def check(caller: Caller, inspection: Inspection, *, at: datetime) -> RateSnapsh
     Raises ModelUnknown, ModelUnpriced, ModelNotAllowed, EffortNotAllowed, FastModeNotAllowed.
     """
     rate: RateSnapshot = caller.snapshot.billing.rates.rate_for(inspection.model, at)
-    subscription = subscription_of(caller)
+    subscription = subscription_of(caller, at=at)
     for allowed, whose in (
         (caller.key.allowed_models, "This key"),
         (subscription.models if subscription is not None else None, "Your plan"),

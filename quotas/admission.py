@@ -28,7 +28,9 @@ __all__ = [
     "Settled",
     "Usage",
     "admit",
+    "check_newest",
     "finish",
+    "newest_version",
     "release",
     "renewer",
     "settle",
@@ -75,7 +77,11 @@ async def admit(
     if len(about) > engine.ABOUT_BYTES:
         raise ValueError(f"about has {len(about)} bytes, at most {engine.ABOUT_BYTES} are kept")
     keeper = keeper_of(redis)
-    view = views.view_for(snapshot, key, keeper.now_s(), model)
+    try:
+        view = views.view_for(snapshot, key, keeper.now_s(), model)
+    except errors.NoActivePlan:
+        await check_newest(redis, snapshot)
+        raise
     is_rebuilt = was_sent = False
     for attempt in range(TRIES):
         command = _admit_command(snapshot.organization_id, view, request_id, need, about)
@@ -114,6 +120,22 @@ async def admit(
             await warm_up(snapshot.organization_id)
             is_rebuilt = True
     raise errors.Degraded("counters are not ready", retry_after=1)
+
+
+async def check_newest(redis: Redis, snapshot: Snapshot) -> None:
+    """For refusals by a snapshot alone: what it forbids, a newer one may allow. Raises Stale if there is one, Degraded."""
+    try:
+        newest = await newest_version(redis, snapshot.organization_id)
+    except RedisUnavailable as error:
+        raise errors.Degraded("redis", retry_after=5) from error
+    if newest is not None and newest > snapshot.version:
+        raise errors.Stale(newest)
+
+
+async def newest_version(redis: Redis, organization_id: int) -> int | None:
+    """The newest config version that the engine has seen; None while it has no counters. Raises RedisUnavailable."""
+    meta = await redis.call("HGET", engine.counters_key(organization_id), "$")
+    return None if meta is None else int(records.unpack(meta)[1])
 
 
 async def settle(redis: Redis, hold: Hold, *, amount: Amount, body: bytes) -> Settled:
@@ -237,7 +259,11 @@ async def usage(redis: Redis, snapshot: Snapshot, key: Any) -> Usage:
     keeper = keeper_of(redis)
     now_s = keeper.now_s()
     for _ in range(TRIES):
-        view = views.view_for(snapshot, key, now_s)
+        try:
+            view = views.view_for(snapshot, key, now_s)
+        except errors.NoActivePlan:
+            await check_newest(redis, snapshot)
+            raise
         try:
             answer = await engine.PEEK(redis, engine.keys(snapshot.organization_id), ("", view.packed))
         except RedisUnavailable as error:
