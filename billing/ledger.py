@@ -23,6 +23,7 @@ from accounts.models import Organization, User
 from billing import credits, lots
 from billing.balances import Balance, Granted, Sums, balance, balances, granted, granted_of, spent, trial_balance
 from billing.errors import CreditsRefused, NotEnoughCredits, OperatorsOnly, ReferenceReused
+from billing.lots import organizations_due
 from billing.models import CreditLot, LedgerEntry
 from billing.models.ledger import SIDES
 from billing.periods import day_start, start_day
@@ -31,7 +32,8 @@ from config import snapshot
 
 __all__ = [
     "Balance", "Entry", "Expiry", "Granted", "Kind", "Sums", "adjust", "balance", "balances", "check_actor", "entry_of",
-    "expire_due", "grant", "granted", "granted_of", "lock", "lock_grants", "open_lot", "post", "post_usage", "spent", "take_back",
+    "expire_due", "grant", "granted", "granted_of", "lock", "lock_grants", "open_lot", "organizations_due", "post",
+     "post_usage", "spent", "take_back",
     "trial_balance",
 ]  # fmt: skip
 

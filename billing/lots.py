@@ -182,6 +182,12 @@ def without_lot(organization_id: int) -> int:
     return int(sums.get(LedgerEntry.Account.USAGE.value, 0)) - int(sums.get(LedgerEntry.Account.CREDITS.value, 0))
 
 
+def organizations_due(before: datetime) -> list[int]:
+    """Organizations with lots that expire at `before` or earlier and have something left."""
+    rows = CreditLot.objects.filter(expires_at__lte=before, amount__gt=F("drawn") + F("expired"))
+    return list(rows.order_by("organization_id").values_list("organization_id", flat=True).distinct())
+
+
 def due(organization_id: int, before: datetime) -> list[CreditLot]:
     """Lots that expire at `before` or earlier and have something left, the first to expire first."""
     rows = CreditLot.objects.filter(organization_id=organization_id, expires_at__lte=before, amount__gt=F("drawn") + F("expired"))

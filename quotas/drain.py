@@ -22,7 +22,7 @@ from billing import usage
 from billing.events import UsageEvent, decode_body
 from config import scope
 from config.redis import RedisUnavailable, sync_client, translated
-from quotas import engine, live, records, refusal_log, sweep
+from quotas import engine, live, rebuild, records, refusal_log, sweep
 from quotas.models import DeadLetter, UsageDrain
 
 logger = logging.getLogger(__name__)
@@ -123,6 +123,20 @@ def drain(redis: "SyncRedis", organization_id: int) -> int:
     """
     with scope.organization(organization_id):
         return _drain(redis, organization_id)
+
+
+def drained_through(redis: "SyncRedis", organization_id: int) -> str:
+    """The newest moment, as a stream id, up to which the log holds every event of the organization. Raises RedisUnavailable.
+
+    With nothing waiting that is the server's time: an organization that rests has no newer entry to go by.
+    """
+    now_ms = rebuild.server_ms(redis)
+    with translated():
+        waiting = redis.xlen(engine.stream_key(organization_id))
+    if not waiting:
+        return f"{now_ms}-0"
+    drained = UsageDrain.objects.filter(organization_id=organization_id).values_list("drained_id", flat=True).first()
+    return drained or "0-0"
 
 
 def _drain(redis: "SyncRedis", organization_id: int) -> int:

@@ -5,8 +5,11 @@ import logging
 from celery import shared_task
 
 from accounts.models import Organization
+from billing import ledger
 from config import scope
-from quotas import reconcile
+from config.clock import utc_now
+from config.redis import sync_client
+from quotas import drain, filters, reconcile, refusal_log
 
 logger = logging.getLogger(__name__)
 
@@ -44,3 +47,34 @@ def watch_server() -> bool:
         return False
     reconcile_all.delay()
     return True
+
+
+@shared_task
+def forget_old_refusals() -> int:
+    """Refusals are told for 30 days; how many rows went."""
+    return refusal_log.forget_old(now=utc_now())
+
+
+@shared_task
+def expire_credits() -> int:
+    """Takes what is left of credits that expired, once the drain has passed their expiry; micro-credits in all."""
+    now, expired = utc_now(), 0
+    with scope.everything():
+        due = ledger.organizations_due(now)
+    for organization_id in due:
+        with scope.organization(organization_id):
+            expired += ledger.expire_due(organization_id, now, drain.drained_through(sync_client(), organization_id))
+    return expired
+
+
+@shared_task
+def fill_filters() -> int:
+    """Makes and drops the filters of rolling plans, and activates filters whose earlier use can be added now; how many."""
+    with scope.everything():
+        due = filters.due()
+    activated = 0
+    for organization_id in due:
+        with scope.organization(organization_id):
+            filters.keep(organization_id, now=utc_now())
+            activated += len(filters.fill(organization_id))
+    return activated

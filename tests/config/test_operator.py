@@ -11,7 +11,7 @@ from config.management.operator import OperatorCommand, text
 
 COMMANDS = {
     "accounts": ("add_member", "create_key", "resume", "revoke_key", "suspend"),
-    "billing": ("create_organization", "import_ratecard"),
+    "billing": ("adjust_credits", "complete_purchase", "create_organization", "grant_credits", "import_ratecard", "ledger_balance"),
     "config": ("usage",),
     "quotas": ("set_limit",),
     "routing": ("add_account", "reset_cooldowns"),
