@@ -1,5 +1,6 @@
 """What the log says that the records of filters must hold, and what they lack of it."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -88,7 +89,8 @@ def _spans(snapshot: Snapshot, asked: str, one: FilterSnapshot, since: int) -> I
     rates = snapshot.billing.rates
     moments: set[int] = {since}
     for dated in (*rates.aliases.get(asked, ()), *rates.rows.get(asked, ()), *rates.overrides.get(asked, ())):
-        moments |= {int(moment.timestamp()) for moment in (dated.valid_from, dated.valid_to) if moment is not None}
+        # The first whole second of it: requests are admitted in whole ones.
+        moments |= {math.ceil(moment.timestamp()) for moment in (dated.valid_from, dated.valid_to) if moment is not None}
     starts = sorted(moment for moment in moments if moment >= since)
     for start, end in zip(starts, [*starts[1:], None], strict=True):
         if charging.model_of(snapshot, asked, start) in one.models:

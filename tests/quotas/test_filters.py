@@ -259,6 +259,7 @@ async def test_a_rolling_plan_counts_what_it_paid_before_it_was_enforced(redis: 
     assert now + week - 60 <= error.resets_at <= now + week + (60 if strategy == "sliding_log" else 10_800)
     await spend(redis, tenant, 50, BIG)
     await refused(redis, tenant, 0.001, BIG)
+    await in_thread(tenant.drain)
     await in_thread(tenant.lose_everything)
     assert (await refused(redis, tenant, 0.001, BIG)).used == 100 * CREDIT
 
