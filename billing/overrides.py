@@ -104,7 +104,6 @@ def end(override: RateOverride, *, now: datetime, by: User | None = None) -> Non
         row = RateOverride.objects.filter(pk=override.pk).select_related("organization").first()
         if row is None or (row.valid_to is not None and row.valid_to <= moment):
             return
-        _audit(row, "override.ended", by)
         row.valid_to = timelines.ending(row, now)
         if row.valid_to is None:
             row.delete()

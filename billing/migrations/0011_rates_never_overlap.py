@@ -5,6 +5,7 @@ import django.contrib.postgres.fields.ranges
 from django.conf import settings
 from django.contrib.postgres.operations import BtreeGistExtension
 from django.db import migrations, models
+from django.db.models.functions import Greatest
 
 
 class Migration(migrations.Migration):
@@ -20,7 +21,7 @@ class Migration(migrations.Migration):
         BtreeGistExtension(),
         migrations.AddConstraint(
             model_name='rate',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('input', None), ('input__lte', 100000000000), _connector='OR'), models.Q(('output', None), ('output__lte', 100000000000), _connector='OR'), models.Q(('cache_write', None), models.Q(('cache_write__gte', 0), ('cache_write__lte', 100000000000)), _connector='OR'), models.Q(('cached_input', None), ('cached_input__lte', models.F('input')), ('cached_input__lte', models.F('cache_write')), _connector='OR'), ('fast_thousandths__lte', 10000), ('long_context_input_thousandths__lte', 10000), ('long_context_output_thousandths__lte', 10000)), name='rate_within_bounds'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('input', None), ('input__lte', 100000000000), _connector='OR'), models.Q(('output', None), ('output__lte', 100000000000), _connector='OR'), models.Q(('cache_write', None), models.Q(('cache_write__gte', 0), ('cache_write__lte', 100000000000)), _connector='OR'), models.Q(('cached_input', None), ('cached_input__lte', Greatest('input', 'cache_write')), _connector='OR'), ('fast_thousandths__lte', 10000), ('long_context_input_thousandths__lte', 10000), ('long_context_output_thousandths__lte', 10000)), name='rate_within_bounds'),
         ),
         migrations.AddConstraint(
             model_name='rate',
@@ -32,7 +33,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='rateoverride',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('input', None), ('input__lte', 100000000000), _connector='OR'), models.Q(('output', None), ('output__lte', 100000000000), _connector='OR'), models.Q(('cache_write', None), models.Q(('cache_write__gte', 0), ('cache_write__lte', 100000000000)), _connector='OR'), models.Q(('cached_input', None), ('cached_input__lte', models.F('input')), ('cached_input__lte', models.F('cache_write')), _connector='OR'), ('fast_thousandths__lte', 10000), ('long_context_input_thousandths__lte', 10000), ('long_context_output_thousandths__lte', 10000)), name='override_within_bounds'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('input', None), ('input__lte', 100000000000), _connector='OR'), models.Q(('output', None), ('output__lte', 100000000000), _connector='OR'), models.Q(('cache_write', None), models.Q(('cache_write__gte', 0), ('cache_write__lte', 100000000000)), _connector='OR'), models.Q(('cached_input', None), ('cached_input__lte', Greatest('input', 'cache_write')), _connector='OR'), ('fast_thousandths__lte', 10000), ('long_context_input_thousandths__lte', 10000), ('long_context_output_thousandths__lte', 10000)), name='override_within_bounds'),
         ),
         migrations.AddConstraint(
             model_name='rateoverride',

@@ -7,6 +7,7 @@ from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, RangeBoundary, RangeOperators
 from django.db import models
 from django.db.models import F, Func, Q
+from django.db.models.functions import Greatest
 
 from accounts.models import Organization, User
 from billing.credits import MicroCreditsField
@@ -109,7 +110,8 @@ def within_bounds(name: str) -> models.CheckConstraint:
         condition=(Q(input=None) | Q(input__lte=MOST_RATE))
         & (Q(output=None) | Q(output__lte=MOST_RATE))
         & (Q(cache_write=None) | Q(cache_write__gte=0, cache_write__lte=MOST_RATE))
-        & (Q(cached_input=None) | Q(cached_input__lte=F("input")) | Q(cached_input__lte=F("cache_write")))
+        # GREATEST passes over NULL; a comparison with a missing cache-write price would pass everything.
+        & (Q(cached_input=None) | Q(cached_input__lte=Greatest("input", "cache_write")))
         & Q(fast_thousandths__lte=MOST_THOUSANDTHS)
         & Q(long_context_input_thousandths__lte=MOST_THOUSANDTHS)
         & Q(long_context_output_thousandths__lte=MOST_THOUSANDTHS),

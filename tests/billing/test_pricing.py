@@ -1,5 +1,6 @@
 """Usage x rate -> cost, by rate R of the case catalogue."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -7,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing import credits, pricing, tokens
+from billing.errors import ImplausibleUsage
+from billing.snapshots import RateSnapshot
 from billing.tokens import TokenUsage
+from quotas import engine
 from tests.billing.rates import R, rate
 
 
@@ -35,6 +39,14 @@ def test_cached_tokens_are_charged_once_at_their_own_rate() -> None:
 def test_the_cache_is_inside_openais_input() -> None:
     """C3: the OpenAI half; 10,000 in of which 9,500 cached, 200 out."""
     assert price(openai(10_000, 200, cached=9500)) == "0.147"
+
+
+def test_the_same_call_costs_the_same_in_anthropics_shape() -> None:
+    """C3: input 500, cache_read 9,500, output 200."""
+    raw = {"input_tokens": 500, "cache_read_input_tokens": 9500, "cache_creation_input_tokens": 0, "output_tokens": 200}
+    assert price(tokens.normalise(raw, "messages")) == "0.147"
+    written = {**raw, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 1000}
+    assert price(tokens.normalise(written, "messages")) == "0.165"
 
 
 def test_cached_above_input_never_makes_the_price_negative() -> None:
@@ -110,6 +122,43 @@ def test_long_context_multiplies_the_whole_request_above_the_threshold() -> None
     assert pricing.cost(TokenUsage(input=1001), long, fast=True) == 1001 * 60 * 2 * 2
 
 
+def test_a_third_of_a_micro_credit_is_summed_before_it_is_rounded() -> None:
+    """D1, D3: three parts of a third each are one micro-credit, not three times nothing; text is exact."""
+    thirds = rate(input=333_334, cached_input=333_333, cache_write=None, output=333_333)
+    assert pricing.cost(TokenUsage(input=1, cached_input=1, output=1), thirds, fast=False) == 1
+    assert pricing.cost(TokenUsage(input=1), thirds, fast=False) == 0
+    assert credits.text(100_000 + 200_000) == "0.3"
+    assert (credits.text(4), credits.text(0)) == ("0.000004", "0")
+
+
+def test_the_long_context_threshold_counts_all_that_was_read_however_it_was_read() -> None:
+    """One token more, fresh, cached or written to the cache, and the whole request is multiplied, the cached part too."""
+    long = rate(long_context_threshold=1000, long_context_input_thousandths=2000, long_context_output_thousandths=1500)
+    for name, each in (("input", 60), ("cached_input", 6), ("cache_write", 75)):
+        at, above = TokenUsage(**{name: 1000}, output=10), TokenUsage(**{name: 1001}, output=10)
+        assert pricing.cost(at, long, fast=False) == 1000 * each + 3000
+        assert pricing.cost(above, long, fast=False) == 2 * 1001 * each + 4500
+    assert not pricing.is_long_context(TokenUsage(input=1000, output=5000), long)
+
+
+def test_no_usage_that_is_believed_costs_more_than_the_engine_takes() -> None:
+    """The bounds of tokens, rates and multipliers together stay under 2^53 / 8; what came another way is refused."""
+    dearest = rate(
+        input=pricing.MOST_RATE,
+        cached_input=pricing.MOST_RATE,
+        cache_write=pricing.MOST_RATE,
+        output=pricing.MOST_RATE,
+        fast_thousandths=pricing.MOST_THOUSANDTHS,
+        long_context_threshold=0,
+        long_context_input_thousandths=pricing.MOST_THOUSANDTHS,
+        long_context_output_thousandths=pricing.MOST_THOUSANDTHS,
+    )
+    most = TokenUsage(input=tokens.MOST_INPUT_TOKENS, output=tokens.MOST_OUTPUT_TOKENS)
+    assert pricing.cost(most, dearest, fast=True) == 1_100_000_000_000_000 < pricing.MOST_COST == engine.MOST
+    with pytest.raises(ImplausibleUsage):
+        pricing.cost(TokenUsage(input=10**10), dearest, fast=True)
+
+
 def test_an_explicit_zero_is_free() -> None:
     assert pricing.cost(TokenUsage(input=5, cached_input=5, output=5), rate(input=0, cached_input=0, output=0), fast=True) == 0
 
@@ -157,16 +206,35 @@ def test_parts_add_up_to_the_whole_within_half_a_micro_credit_each(usage: TokenU
     assert abs(summed - pricing.cost(usage, of, fast=fast)) <= 2  # five roundings, each by half at most
 
 
-@given(usages, plain)
-def test_the_cost_is_never_above_everything_at_the_dearest_rate(usage: TokenUsage, of: pricing.RateTerms) -> None:
-    dearest = max(of.input, of.cached_input, of.cache_write or 0, of.output)
-    everything = pricing.cost(TokenUsage(input=usage.total), rate(input=dearest), fast=False)
-    assert 0 <= pricing.cost(usage, of, fast=False) <= everything
+@given(usages, rates, st.booleans())
+def test_the_cost_is_never_above_all_input_at_the_dearer_of_input_and_cache_write(
+    usage: TokenUsage, of: RateSnapshot, fast: bool
+) -> None:
+    """Of every rate that may be stored: cached input is never dearer than both."""
+    of = replace(of, cached_input=min(of.cached_input, max(of.input, of.cache_write or 0)))
+    dearer = max(of.input, of.input if of.cache_write is None else of.cache_write)
+    everything = TokenUsage(input=usage.input_total, output=usage.output)
+    most = pricing.cost(everything, replace(of, input=dearer), fast=fast)
+    assert 0 <= pricing.cost(usage, of, fast=fast) <= most
 
 
-@given(usages, plain, counts)
-def test_more_tokens_never_cost_less(usage: TokenUsage, of: pricing.RateTerms, more: int) -> None:
-    larger = TokenUsage(
-        input=usage.input, cached_input=usage.cached_input, cache_write=usage.cache_write, output=usage.output + more
-    )
-    assert pricing.cost(larger, of, fast=False) >= pricing.cost(usage, of, fast=False)
+@given(usages, rates, counts, st.sampled_from(["input", "cached_input", "cache_write", "output"]), st.booleans())
+def test_more_tokens_never_cost_less(usage: TokenUsage, of: RateSnapshot, more: int, part: str, fast: bool) -> None:
+    """Monotone in each part, also across the long-context threshold."""
+    larger = replace(usage, **{part: getattr(usage, part) + more})
+    assert pricing.cost(larger, of, fast=fast) >= pricing.cost(usage, of, fast=fast)
+
+
+@given(counts, counts, counts, counts, rates)
+def test_the_same_call_costs_the_same_in_every_dialect(
+    read: int, cached: int, cache_write: int, written: int, of: RateSnapshot
+) -> None:
+    """C3."""
+    details = {"cached_tokens": cached, "cache_write_tokens": cache_write}
+    ours = tokens.normalise({"input_tokens": read, "input_tokens_details": details, "output_tokens": written})
+    assert ours is not None
+    raw = {"input_tokens": ours.input, "cache_read_input_tokens": ours.cached_input, "output_tokens": written}
+    raw["cache_creation_input_tokens"] = ours.cache_write
+    theirs = tokens.normalise(raw, "messages")
+    assert theirs is not None
+    assert pricing.cost(theirs, of, fast=False) == pricing.cost(ours, of, fast=False)
