@@ -12,9 +12,13 @@ from quotas.boost_forms import describe
 from quotas.errors import Degraded, NoActivePlan, Stale
 from quotas.models import Limit, LimitBoost, LimitRequest
 from quotas.refused import limit_name
-from quotas.remaining import RATES, Everybody, Meter
+from quotas.remaining import RATES, SCOPES, Everybody, Meter
 
 TROUBLE = "The counters do not answer. New requests are refused until they do; running answers finish and are metered."
+
+
+LOOSE = (True, 10**9)
+"""How tight it is where there is no limit at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,9 @@ class Person:
 
     @property
     def is_low(self) -> bool:
-        return self.tightest is not None and self.tightest.meter is not None and bool(self.tightest.meter.level)
+        """Of what does not come back within a minute."""
+        row = self.tightest
+        return row is not None and row.limit.metric not in RATES and row.meter is not None and bool(row.meter.level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +216,15 @@ def named(limit: Limit) -> str:
     return f"{whose} {limit_name(limit.metric, limit.window)}{models}"
 
 
+def own(limit: Limit) -> str:
+    """As `named`, to whom it holds: `Your daily limit`, `Your team’s weekly limit`."""
+    if limit.scope == Limit.Scope.KEY:
+        return named(limit)
+    whose = SCOPES[limit.scope]
+    models = f" for {limit.model_filter}" if limit.model_filter is not None else ""
+    return f"{whose[0].upper()}{whose[1:]} {limit_name(limit.metric, limit.window)}{models}"
+
+
 def amount_text(limit: Limit) -> str:
     """`3,000 credits`, `60`."""
     text = remaining.amount(limit.metric, limit.amount)
@@ -222,9 +237,9 @@ def extra_text(request: LimitRequest) -> str:
     return text if request.metric in RATES else f"{text} {request.metric}"
 
 
-def tightness(row: LimitRow) -> int:
-    """Millionths left; what is not known stands behind what is."""
-    return 10**8 if row.meter is None else row.meter.left * 10**6 // max(1, row.meter.limit)
+def tightness(row: LimitRow) -> tuple[bool, int]:
+    """Millionths left; rates, which are back within a minute, stand behind amounts, and what is not known behind what is."""
+    return row.limit.metric in RATES, 10**8 if row.meter is None else row.meter.left * 10**6 // max(1, row.meter.limit)
 
 
 def _people(
@@ -241,4 +256,4 @@ def _people(
         limits = sorted(own.get(member.pk, []), key=tightness)
         used = counters.used.get(member.pk) if counters else None
         people.append(Person(member, keys.get(member.pk, 0), tuple(limits), used))
-    return sorted(people, key=lambda person: (tightness(person.tightest) if person.tightest else 10**9, person.member.pk))
+    return sorted(people, key=lambda person: (tightness(person.tightest) if person.tightest else LOOSE, person.member.pk))

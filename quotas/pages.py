@@ -99,13 +99,13 @@ def _asking(request: HttpRequest, member: Member, form: AskForm | None, zone: Zo
     is_open = form is not None or "ask" in request.GET
     found = list(requests.askable(member)) if is_open else []
     limits = [
-        {"row": limit, "id": str(limit.uuid), "name": levels.named(limit), "amount": levels.amount_text(limit)} for limit in found
+        {"row": limit, "id": str(limit.uuid), "name": levels.own(limit), "amount": levels.amount_text(limit)} for limit in found
     ]
     chosen = str(form["limit"].value() or "") if form is not None else request.GET.get("ask", "")
     about = next((limit for limit in found if str(limit.uuid) == chosen), None)
     return {
         "own_requests": [
-            {"row": row, "what": levels.named(row.limit) if row.limit else "a limit that is gone", "extra": levels.extra_text(row)}
+            {"row": row, "what": levels.own(row.limit) if row.limit else "A limit that is gone", "extra": levels.extra_text(row)}
             for row in requests.of_member(member)
         ],
         "asking": is_open,
