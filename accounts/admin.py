@@ -67,7 +67,15 @@ class MemberAdmin(OperatorAdmin):
     list_filter = ("role", ("removed_at", admin.EmptyFieldListFilter), "organization")
     list_select_related = ("organization", "team", "user")
     search_fields = ("display_name", "user__email", "organization__slug")
-    actions = ("remove",)
+    actions = ("remove", "forbid_fast_mode", "allow_fast_mode")
+
+    @admin.action(description="Forbid fast mode")
+    def forbid_fast_mode(self, request: HttpRequest, queryset: QuerySet[Member]) -> None:
+        self.apply(request, queryset, "changed", lambda row: members.allow_fast_mode(row, False, by=_operator(request)))
+
+    @admin.action(description="Allow fast mode")
+    def allow_fast_mode(self, request: HttpRequest, queryset: QuerySet[Member]) -> None:
+        self.apply(request, queryset, "changed", lambda row: members.allow_fast_mode(row, True, by=_operator(request)))
 
     @admin.action(description="Remove: revoke all keys, forget the person")
     def remove(self, request: HttpRequest, queryset: QuerySet[Member]) -> None:

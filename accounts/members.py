@@ -102,6 +102,27 @@ def change(member: Member, *, role: str, team: Team | None, by: User | None, now
     return member
 
 
+def allow_fast_mode(member: Member, is_allowed: bool, *, by: User | None) -> Member:
+    """Whether any key of the member may ask for fast mode, from the next request on; the same again changes nothing.
+
+    Raises MemberRemoved.
+    """
+    with transaction.atomic():
+        organization, member = _locked(member)
+        if member.fast_allowed != is_allowed:
+            member.fast_allowed = is_allowed
+            member.save(update_fields=["fast_allowed"])
+            audit.record(
+                organization,
+                actor=by,
+                action="member.fast_mode_allowed" if is_allowed else "member.fast_mode_forbidden",
+                object_type="member",
+                object_id=str(member.uuid),
+            )
+            snapshot.bump(organization.pk)
+    return member
+
+
 def remove(member: Member, *, by: User | None, now: datetime) -> Removed:
     """Ends the membership: the keys are refused on the next request, and the person becomes "former member n".
 

@@ -122,6 +122,7 @@ class Member(models.Model):
     team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.PROTECT, related_name="members")
     role = models.CharField(max_length=10, choices=Role.choices, default=Role.DEVELOPER)
     display_name = models.CharField(max_length=120, blank=True)
+    fast_allowed = models.BooleanField(default=True)
     joined_at = models.DateTimeField(auto_now_add=True)
     removed_at = models.DateTimeField(null=True, blank=True)
 

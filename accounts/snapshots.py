@@ -34,6 +34,8 @@ class KeySnapshot:
     previous_pepper_id: str = ""
     previous_until: datetime | None = None
     """Of the secret before the last rotation; it works until then."""
+    member_fast_allowed: bool = True
+    """May the key's holder use fast mode, whatever the key may?"""
 
     def is_expired(self, now: datetime) -> bool:
         return self.expires_at is not None and now >= self.expires_at
@@ -101,6 +103,7 @@ def of_key(row: ApiKey) -> KeySnapshot:
         allowed_models=None if row.allowed_models is None else frozenset(row.allowed_models),
         allowed_efforts=None if row.allowed_efforts is None else frozenset(row.allowed_efforts),
         fast_allowed=row.fast_allowed,
+        member_fast_allowed=row.member.fast_allowed,
         previous_digest=bytes(row.previous_digest or b""),
         previous_pepper_id=row.previous_pepper_id,
         previous_until=row.previous_until,

@@ -40,6 +40,8 @@ def check(caller: Caller, inspection: Inspection, *, at: datetime) -> RateSnapsh
     if inspection.is_fast:
         if not caller.key.fast_allowed:
             raise FastModeNotAllowed("This key may not use fast mode.", param="service_tier")
+        if not caller.key.member_fast_allowed:
+            raise FastModeNotAllowed("You may not use fast mode.", param="service_tier")
         if subscription is not None and not subscription.fast_allowed:
             raise FastModeNotAllowed("Your plan does not include fast mode.", param="service_tier")
     return rate

@@ -183,6 +183,23 @@ def test_the_audit_trail_is_never_changed() -> None:
     assert (told.actor, told.actor_label) == (None, "a")
 
 
+@pytest.mark.django_db
+def test_fast_mode_is_forbidden_to_a_person_and_allowed_again() -> None:
+    organization = factories.organization(plan=None)
+    member = factories.member(organization)
+    key = factories.api_key(member)
+    version = Organization.objects.get(pk=organization.pk).config_version
+    members.allow_fast_mode(member, False, by=None)
+    members.allow_fast_mode(member, False, by=None)
+    loaded = snapshots.load(organization.pk).keys[key.row.public_id]
+    assert (loaded.member_fast_allowed, loaded.fast_allowed) == (False, True)
+    assert Organization.objects.get(pk=organization.pk).config_version == version + 1
+    members.allow_fast_mode(member, True, by=None)
+    assert snapshots.load(organization.pk).keys[key.row.public_id].member_fast_allowed
+    told = AuditEvent.objects.filter(object_id=str(member.uuid)).order_by("pk").values_list("action", flat=True)
+    assert list(told)[-2:] == ["member.fast_mode_forbidden", "member.fast_mode_allowed"]
+
+
 def race(*calls: Callable[[], Any]) -> list[Any]:
     """Runs all at once, each in a thread with a connection of its own; their results or errors in order."""
     results: list[Any] = [None] * len(calls)

@@ -332,6 +332,7 @@ def test_nothing_is_learned_from_a_few_and_nothing_absurd_from_many() -> None:
         ({"allowed_efforts": frozenset({"low"})}, {"reasoning": {"effort": "high"}}, "reasoning_effort_not_allowed"),
         ({"fast_allowed": False}, {"service_tier": "priority"}, "fast_mode_not_allowed"),
         ({"plan_fast": False}, {"service_tier": "fast"}, "fast_mode_not_allowed"),
+        ({"member_fast_allowed": False}, {"service_tier": "priority"}, "fast_mode_not_allowed"),
     ],
 )
 def test_what_a_key_may_not_ask_is_refused_before_anything_is_counted(
