@@ -20,6 +20,7 @@ NOW = datetime(2026, 11, 18, 13, 20, 0, tzinfo=UTC)
         (None, "–"),
         (0, "0"),
         (1, "0.000001"),
+        (4, "0.000004"),
         (465, "0.000465"),
         (2_742, "0.002742"),
         (2_700, "0.002700"),
@@ -51,6 +52,7 @@ NOW = datetime(2026, 11, 18, 13, 20, 0, tzinfo=UTC)
     ],
 )
 def test_credits_are_rounded_by_their_size(micro: int | None, text: str) -> None:
+    """D9: a small amount is shown in full, zero is `0`, nothing measured is `–`."""
     assert display.credits(micro) == text
 
 

@@ -19,10 +19,10 @@ SAMPLES = Path(__file__).parent / "samples"
 MakeTenant = Callable[..., Any]
 
 
-async def read_deltas(gateway: Gateway, tenant: Tenant, count: int) -> None:
+async def read_deltas(gateway: Gateway, tenant: Tenant, count: int, **fields: Any) -> None:
     """Reads until `count` deltas have come, then leaves."""
     seen = b""
-    async with gateway.stream(tenant) as got:
+    async with gateway.stream(tenant, **fields) as got:
         async for chunk in got.aiter_raw():
             seen += chunk
             if seen.count(b"event: response.output_text.delta") >= count:
@@ -33,7 +33,7 @@ async def read_deltas(gateway: Gateway, tenant: Tenant, count: int) -> None:
 async def test_leaving_after_forty_deltas_of_two_hundred_is_billed(
     gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
 ) -> None:
-    """B1: one row, client_closed, at what was seen; the upstream is told to stop."""
+    """B1, B9: one row, client_closed, at what was seen, as docs/what-a-request-pays.md says; the upstream is told to stop."""
     one: Tenant = await tenant()
     upstream.script({"deltas": 200, "event_delay": 0.02}, token=one.upstream_token)
     await read_deltas(gateway, one, 40)

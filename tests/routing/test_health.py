@@ -79,7 +79,7 @@ async def test_the_newest_observation_wins_in_whatever_order_they_arrive(redis: 
 
 
 async def test_an_account_that_reports_room_is_not_exhausted_any_more(redis: Redis) -> None:
-    """N10: blocked for 3 days; a fresh observation says 12 % with a new reset: selectable at once, the new reset stored."""
+    """N10, E18: blocked for 3 days; a fresh observation says 12 % with a new reset: selectable at once, the new reset stored."""
     pool = made.pool(made.account())
     account = pool.accounts[0]
     failure = Failure(Kind.USAGE_LIMIT, movable=True, resets_at=UNIX + 3 * 86_400)
