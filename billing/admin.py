@@ -7,6 +7,7 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 
 from accounts.backoffice import OperatorAdmin
+from billing import admin_money as admin_money  # registers its pages
 from billing import admin_rates as admin_rates  # registers its pages
 from billing import credits
 from billing.models import Plan, Subscription, SubscriptionPeriod, UsageRecord

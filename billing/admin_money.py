@@ -1,0 +1,217 @@
+"""Operators' pages of money: ledger and lots, which are read and never changed, and purchases. All that moves calls the domain."""
+
+import uuid
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.db import models
+from django.db.models import QuerySet
+from django.forms import ModelForm
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanWidget
+
+from accounts.backoffice import OperatorAdmin
+from accounts.models import Organization, User
+from billing import credits, ledger, purchases
+from billing.models import CreditLot, LedgerEntry, Purchase
+from config.clock import utc_now
+from config.errors import DomainError
+
+
+class CreditsField(forms.CharField):
+    """A decimal number of credits; cleaned to micro-credits."""
+
+    widget = UnfoldAdminTextInputWidget
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        try:
+            return credits.parse(text)
+        except ValueError as error:
+            raise forms.ValidationError(f"{error}.") from error
+
+
+class MoveForm(forms.ModelForm):  # type: ignore[type-arg]
+    """What every movement of credits by hand says. `reference` keeps a form that is sent twice from moving twice."""
+
+    organization = forms.ModelChoiceField(Organization.objects.all(), widget=UnfoldAdminSelectWidget)
+    how_many = CreditsField(label="Credits")
+    reason = forms.CharField(max_length=200, help_text="Stands in the ledger.", widget=UnfoldAdminTextInputWidget)
+    reference = forms.CharField(widget=forms.HiddenInput)
+
+
+class GrantForm(MoveForm):
+    never_expires = forms.BooleanField(required=False, widget=UnfoldBooleanWidget, help_text="Else they expire in 12 months.")
+
+    class Meta:
+        model = CreditLot
+        fields: ClassVar[list[str]] = []
+
+
+class AdjustForm(MoveForm):
+    corrects = forms.UUIDField(
+        required=False, widget=UnfoldAdminTextInputWidget, help_text="The UUID of the entry that was wrong, if one was."
+    )
+
+    class Meta:
+        model = LedgerEntry
+        fields: ClassVar[list[str]] = []
+
+    def clean(self) -> dict[str, Any]:
+        said = super().clean() or self.cleaned_data
+        if said.get("corrects") and said.get("organization"):
+            entry = LedgerEntry.objects.for_organization(said["organization"]).filter(uuid=said["corrects"]).first()
+            if entry is None:
+                self.add_error("corrects", "This organization has no such entry.")
+            said["corrects"] = entry
+        return said
+
+
+class MovingAdmin(OperatorAdmin):
+    """Rows that are read, and added by a domain function: `move` gives the row that it made."""
+
+    form_fields: ClassVar[tuple[str, ...]] = ()
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return isinstance(request.user, User) and request.user.is_superuser
+
+    def get_fields(self, request: HttpRequest, obj: models.Model | None = None) -> list[str]:
+        return super().get_fields(request, obj) if obj is not None else list(self.form_fields)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: models.Model | None = None) -> list[str]:
+        return super().get_readonly_fields(request, obj) if obj is not None else []
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {**super().get_changeform_initial_data(request), "reference": str(uuid.uuid4())}
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        try:
+            answer: HttpResponse = super().add_view(request, form_url, extra_context)
+        except DomainError as error:
+            messages.error(request, error.message)
+            return redirect(request.get_full_path())
+        return answer
+
+    def save_form(self, request: HttpRequest, form: "ModelForm[Any]", change: bool) -> Any:
+        assert isinstance(request.user, User)
+        return self.move(form.cleaned_data, request.user)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: "ModelForm[Any]", change: bool) -> None:
+        """The domain function has written it."""
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """There is nothing else."""
+
+    def move(self, said: dict[str, Any], operator: User) -> models.Model:
+        raise NotImplementedError
+
+
+@admin.register(CreditLot)
+class CreditLotAdmin(MovingAdmin):
+    """Added by granting credits; the next request may use them."""
+
+    form = GrantForm
+    form_fields = ("organization", "how_many", "reason", "never_expires", "reference")
+    list_display = ("organization", "kind", "amount_text", "left_text", "expires_at", "created_at", "note")
+    list_filter = ("kind", ("expires_at", admin.EmptyFieldListFilter), "organization")
+    list_select_related = ("organization",)
+    search_fields = ("=reference", "=uuid", "=organization__slug", "note")
+    ordering = ("-id",)
+    derived = ("amount_text", "left_text")
+
+    def move(self, said: dict[str, Any], operator: User) -> CreditLot:
+        return ledger.grant(
+            said["organization"],
+            said["how_many"],
+            reason=said["reason"],
+            actor=operator,
+            now=utc_now(),
+            expires_at=None if said["never_expires"] else ledger.Expiry.DEFAULT,
+            reference=f"grant:{said['reference']}",
+        )
+
+    @admin.display(description="Credits", ordering="amount")
+    def amount_text(self, obj: CreditLot) -> str:
+        return credits.text(obj.amount)
+
+    @admin.display(description="Left, credits")
+    def left_text(self, obj: CreditLot) -> str:
+        return credits.text(obj.amount - obj.drawn - obj.expired)
+
+
+@admin.register(LedgerEntry)
+class LedgerEntryAdmin(MovingAdmin):
+    """Added by adjusting credits: a correction is a new entry that names the old one."""
+
+    form = AdjustForm
+    form_fields = ("organization", "how_many", "reason", "corrects", "reference")
+    list_display = ("occurred_at", "organization", "kind", "debit", "credit", "amount_text", "reference", "reason")
+    list_filter = ("kind", "organization")
+    list_select_related = ("organization",)
+    search_fields = ("=reference", "=uuid", "=request_id", "=organization__slug")
+    ordering = ("-id",)
+    derived = ("amount_text",)
+
+    def move(self, said: dict[str, Any], operator: User) -> LedgerEntry:
+        reference = f"adjustment:{said['reference']}"
+        ledger.adjust(
+            said["organization"],
+            said["how_many"],
+            reason=said["reason"],
+            actor=operator,
+            now=utc_now(),
+            corrects=said["corrects"],
+            reference=reference,
+        )
+        return LedgerEntry.objects.get(organization=said["organization"], reference=reference)
+
+    @admin.display(description="Credits", ordering="amount")
+    def amount_text(self, obj: LedgerEntry) -> str:
+        return credits.text(obj.amount)
+
+
+@admin.register(Purchase)
+class PurchaseAdmin(OperatorAdmin):
+    list_display = ("created_at", "organization", "provider", "payment_id", "credits_text", "amount", "currency", "status")
+    list_filter = ("status", "provider", "organization")
+    list_select_related = ("organization",)
+    search_fields = ("=payment_id", "=uuid", "=organization__slug")
+    ordering = ("-id",)
+    derived = ("credits_text",)
+    actions = ("complete", "refund")
+
+    @admin.display(description="Credits", ordering="credits")
+    def credits_text(self, obj: Purchase) -> str:
+        return credits.text(obj.credits)
+
+    @admin.action(description="Complete: the payment has arrived")
+    def complete(self, request: HttpRequest, queryset: QuerySet[Purchase]) -> None:
+        actor = _operator(request)
+
+        def change(row: Purchase) -> None:
+            purchases.complete(
+                row.provider,
+                row.payment_id,
+                organization=row.organization,
+                amount=row.credits,
+                price=row.amount,
+                currency=row.currency,
+                now=utc_now(),
+                actor=actor,
+            )
+
+        self.apply(request, queryset, "completed", change)
+
+    @admin.action(description="Refund: take back what is left of the credits")
+    def refund(self, request: HttpRequest, queryset: QuerySet[Purchase]) -> None:
+        actor = _operator(request)
+        self.apply(
+            request, queryset, "refunded", lambda row: purchases.refund(row.provider, row.payment_id, now=utc_now(), actor=actor)
+        )
+
+
+def _operator(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)
+    return request.user
