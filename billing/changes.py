@@ -106,6 +106,16 @@ def preview_next(subscription: Subscription, plan: Plan, *, now: datetime) -> Ch
     )
 
 
+def preview_renewal(subscription: Subscription, plan: Plan, *, now: datetime) -> Change:
+    """What `renew_on` would do. Raises what it raises."""
+    if plan.reset_period != subscription.plan.reset_period:
+        return preview_next(subscription, plan, now=now)
+    _check(subscription, plan)
+    row = subscriptions.open_period(subscription, now)
+    old = subscriptions.terms_of(row)
+    return _change(subscription, plan, row, old, old.renewed(subscriptions.segment_of(plan, old.first_day)), now)
+
+
 def change_plan(subscription: Subscription, plan: Plan, *, by: User | None, now: datetime, promise: str = "") -> Change:
     """Puts the subscription on `plan` now, by calendar days of the organization's zone; holds on the very next request.
 

@@ -11,9 +11,11 @@ DomainError
    ├─ OverrideRefused      a price of an organization's own that cannot be
    ├─ PlanUnknown          no plan has this slug
    ├─ PlanNotActivatable   the plan has no quota yet
+   ├─ PlanRefused          a plan cannot be like that
    ├─ AlreadySubscribed    the organization or member has an active subscription
    ├─ ChangeRefused        a change of plan that cannot be made
    │  └─ ChangeMoved       it is no longer what its preview said
+   ├─ InvoiceUnknown       no invoice has this number
    ├─ CreditNoteRefused    more than the invoice's total would be taken back
    ├─ ReferenceReused      a reference of the ledger stands for something else
    ├─ CreditsRefused       an amount of credits that cannot be moved
@@ -88,6 +90,12 @@ class PlanUnknown(BillingError):
     code: ClassVar[str] = "plan_unknown"
 
 
+class PlanRefused(BillingError):
+    """Nothing was changed."""
+
+    code: ClassVar[str] = "plan_refused"
+
+
 class PlanNotActivatable(BillingError):
     """Unset means not activatable, never unlimited."""
 
@@ -146,6 +154,11 @@ class ChangeMoved(ChangeRefused):
     """Look at the new preview, then confirm that."""
 
     code: ClassVar[str] = "change_moved"
+
+
+class InvoiceUnknown(BillingError):
+    code: ClassVar[str] = "invoice_unknown"
+    status: ClassVar[int] = 404
 
 
 class CreditNoteRefused(BillingError):

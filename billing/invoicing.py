@@ -19,7 +19,7 @@ from django.db.models import Case, Count, F, Max, QuerySet, Sum, When
 from accounts import audit
 from accounts.models import Organization, User
 from billing import ledger, subscriptions
-from billing.errors import CreditNoteRefused
+from billing.errors import CreditNoteRefused, InvoiceUnknown
 from billing.models import Invoice, InvoiceLine, InvoiceSeries, LedgerEntry, SubscriptionPeriod
 from billing.periods import day_start
 from billing.proration import CENT, Terms, money
@@ -92,6 +92,14 @@ def close(period: SubscriptionPeriod, *, now: datetime) -> Invoice | None:
 def close_due(organization_id: int, *, now: datetime, grace: timedelta = timedelta(0)) -> Closed:
     """Closes all periods that have been over for `grace`, on one invoice (in each currency), in one transaction."""
     return _close(organization_id, now, grace)
+
+
+def find(number: str) -> Invoice:
+    """By its printed number. Raises InvoiceUnknown."""
+    found = Invoice.objects.filter(frozen__number=number.upper()).select_related("organization", "corrects", "period").first()
+    if found is None:
+        raise InvoiceUnknown(f"There is no invoice {number!r}.")
+    return found
 
 
 def credit_note(invoice: Invoice, *, reason: str, by: User | None, now: datetime, amount: Decimal | None = None) -> Invoice:

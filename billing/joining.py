@@ -1,11 +1,13 @@
-"""A one-time link is used: the person comes in, and the first owner's organization starts on a plan."""
+"""People come and go: by a one-time link, which starts the first owner's organization on a plan; who leaves gives up the seat."""
 
 from datetime import datetime
 
 from django.db import transaction
 
-from accounts import invitations
+from accounts import invitations, members
 from accounts.invitations import Accepted
+from accounts.members import Removed
+from accounts.models import Member, User
 from billing import subscriptions
 from billing.models import Plan
 from config import scope
@@ -25,3 +27,14 @@ def accept_link(
         if accepted.is_first:
             subscriptions.start(accepted.member.organization, Plan.objects.get(slug=FIRST_PLAN), now=now)
     return accepted
+
+
+def leave(member: Member, *, by: User | None, now: datetime) -> Removed:
+    """Removes the member and ends their seat. Raises what `members.remove` raises.
+
+    Two transactions: a removal holds the organization's row, and the ledger's writers wait for that. Should the second fail,
+    the next walk over due periods ends the seat.
+    """
+    removed = members.remove(member, by=by, now=now)
+    subscriptions.end_seat(removed.member, by=by, now=now)
+    return removed

@@ -1,0 +1,77 @@
+"""Plans by an operator's hand: made and changed. What a period grants and costs stays; the next one follows the plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from accounts import audit
+from accounts.models import User
+from billing.errors import PlanRefused, PlanUnknown
+from billing.models import Plan
+from config import snapshot
+
+FIELDS = (
+    "name", "note", "reset_period", "multiplier_thousandths", "base_quota", "quota_strategy", "charging_mode", "overage_policy",
+    "overage_cap", "overage_price", "fast_allowed", "models_allowed", "price", "currency",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SetPlan:
+    """A plan as it is now, and whether it was made."""
+
+    plan: Plan
+    is_new: bool
+
+
+def find(slug: str) -> Plan:
+    """Raises PlanUnknown, which names the plans there are."""
+    plan = Plan.objects.filter(slug=slug).first()
+    if plan is None:
+        known = ", ".join(Plan.objects.values_list("slug", flat=True))
+        raise PlanUnknown(f"There is no plan {slug!r}. Plans: {known}.")
+    return plan
+
+
+def set_plan(slug: str, fields: Mapping[str, Any], *, by: User | None) -> SetPlan:
+    """Makes the plan `slug`, or gives it these fields (names of FIELDS); what is not named stays.
+
+    Rules (models, fast mode, charging, overage) hold on the next request of everyone who is on it; quota and price with each
+    subscription's next period. Raises PlanRefused for values that cannot be, and for another reset period of a plan in use.
+    """
+    unknown = sorted(set(fields) - set(FIELDS))
+    if unknown:
+        raise PlanRefused(f"A plan has no {', '.join(unknown)}.")
+    with transaction.atomic():
+        plan = Plan.objects.select_for_update().filter(slug=slug).first()
+        is_new = plan is None
+        if plan is None:
+            plan = Plan(slug=slug, name=slug.replace("-", " ").capitalize(), reset_period=Plan.ResetPeriod.MONTHLY)
+        users = [] if is_new else sorted(set(plan.subscriptions.active().values_list("organization_id", flat=True)))
+        if users and fields.get("reset_period", plan.reset_period) != plan.reset_period:
+            raise PlanRefused(
+                f"{plan.name} is in use: its periods stay {plan.reset_period}. Make another plan, then change to that."
+            )
+        before = {name: getattr(plan, name) for name in fields}
+        for name, value in fields.items():
+            setattr(plan, name, value)
+        try:
+            plan.full_clean()
+        except ValidationError as error:
+            raise PlanRefused(" ".join(error.messages)) from error
+        if plan.overage_policy == Plan.OveragePolicy.INVOICE and plan.overage_price is None:
+            raise PlanRefused("Overage on the invoice needs the price of a credit.")
+        plan.save()
+        audit.record(
+            None,
+            actor=by,
+            action="plan.made" if is_new else "plan.changed",
+            object_type="plan",
+            object_id=plan.slug,
+            data={"before": {name: str(value) for name, value in before.items()}, "after": {n: str(v) for n, v in fields.items()}},
+        )
+        snapshot.bump_all(users)
+    return SetPlan(plan, is_new)
