@@ -140,6 +140,8 @@ def cut(organization_id: int) -> Cut:
     ids were given out, and knows that those of the organization are committed and that none of them will be given out again.
     """
     with transaction.atomic(), connection.cursor() as cursor:
+        # A writer that hangs must not hang the exports of everybody: this one breaks off, without its closing record.
+        cursor.execute("SET LOCAL lock_timeout = '10s'")
         ledger.lock(organization_id)
         cursor.execute(f"SELECT last_value FROM {SEQUENCE}")  # noqa: S608
         row = cursor.fetchone()

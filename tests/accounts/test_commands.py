@@ -172,7 +172,10 @@ def test_without_json_a_command_prints_lines_for_people() -> None:
     assert out.getvalue() == f"slug: {organization.slug}\nis_active: no\n"
 
 
-@pytest.mark.parametrize("command", ["create_organization", "add_member", "create_key", "revoke_key", "suspend", "resume"])
+@pytest.mark.parametrize("command", [
+    "create_organization", "add_member", "create_key", "revoke_key", "create_api_token", "revoke_api_token", "export_usage",
+    "suspend", "resume",
+])  # fmt: skip
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         call_command(command, "--help")
