@@ -298,3 +298,36 @@ async def test_a_seats_use_is_not_the_organizations(redis: Redis) -> None:
     assert (usage.plan.rolled, usage.plan.used) == (60 * CREDIT, 60 * CREDIT)
     assert (await in_thread(UsageRecord.objects.filter(organization=tenant.organization).count)) <= 2
     assert await in_thread(rebuild.rebuild, tenant.organization.pk)
+
+
+# ----------------------------------------------------------------------------------------------- logs by the second
+
+
+async def test_a_limit_that_becomes_exact_knows_what_was_used_before(redis: Redis, tenant: Tenant) -> None:
+    """sliding_log is filled from the log when it is chosen, and again when counters are lost."""
+    await spend(redis, tenant, 6, BIG)
+    await in_thread(limit, tenant, "10", window="5h", strategy="sliding_log")
+    await spend(redis, tenant, 1, BIG)
+    member = f"m{tenant.member.pk}"
+
+    def seconds() -> list[str]:
+        probe = tenant.probe
+        names = [name.decode() for name in probe.redis.zrange(probe.keys[6], 0, -1)]  # type: ignore[union-attr]
+        return sorted(probe.cell(name) or "" for name in names if name.startswith(f"{member}|s"))
+
+    assert await in_thread(fill, tenant) == []
+    total = [sum(int(cell.split()[0]) for cell in await in_thread(seconds))]
+    await in_thread(tenant.drain)
+    await in_thread(tenant.lose_everything)
+    error = await refused(redis, tenant, 3.5, BIG)
+    total.append(sum(int(cell.split()[0]) for cell in await in_thread(seconds)))
+    assert total == [7 * CREDIT, 7 * CREDIT]
+    now = int(utc_now().timestamp())
+    assert error.used == 7 * CREDIT
+    assert error.resets_at is not None
+    # The second at which the first request leaves, not the end of its bucket.
+    assert now + 18_000 - 60 <= error.resets_at <= now + 18_000
+    await in_thread(tenant.lose_everything)
+    await in_thread(limit, tenant, "10", window="5h", strategy="")
+    await spend(redis, tenant, 1, BIG)
+    assert await in_thread(seconds) == []
