@@ -3,24 +3,30 @@
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
 
 from accounts.backoffice import OperatorAdmin
+from accounts.models import User
 from billing import admin_money as admin_money  # registers its pages
 from billing import admin_rates as admin_rates  # registers its pages
-from billing import credits
+from billing import credits, subscriptions
 from billing.models import Plan, Subscription, SubscriptionPeriod, UsageRecord
+from config.clock import utc_now
 
 
 @admin.register(Plan)
 class PlanAdmin(OperatorAdmin):
-    """A change holds on the next request of everyone who is on the plan."""
+    """Rules hold on the next request of everyone who is on the plan; quota and price with each subscription's next period."""
 
     list_display = ("name", "slug", "reset_period", "credits_per_period", "price", "currency", "note")
     list_filter = ("reset_period", "overage_policy", "currency")
     search_fields = ("name", "slug", "note")
-    editable = ("name", "note", "multiplier_thousandths", "base_quota", "fast_allowed", "models_allowed", "price", "currency")
+    editable = (
+        "name", "note", "multiplier_thousandths", "base_quota", "quota_strategy", "charging_mode", "overage_policy", "overage_cap",
+        "overage_price", "fast_allowed", "models_allowed", "price", "currency",
+    )  # fmt: skip
     derived = ("credits_per_period",)
 
     def organizations_of(self, obj: Plan) -> list[int]:
@@ -30,6 +36,7 @@ class PlanAdmin(OperatorAdmin):
         self, request: HttpRequest, obj: Plan | None = None, change: bool = False, **options: Any
     ) -> "type[ModelForm[Plan]]":
         texts = {
+            "overage_cap": "Micro-credits of a period on the invoice at most. Empty: none.",
             "base_quota": "Micro-credits of a period (1 credit is 1,000,000), in place of the multiplier.",
             "multiplier_thousandths": "Thousandths of the baseline of 1,000,000 credits. Both empty: the plan cannot be used.",
         }
@@ -43,10 +50,21 @@ class PlanAdmin(OperatorAdmin):
 
 @admin.register(Subscription)
 class SubscriptionAdmin(OperatorAdmin):
-    list_display = ("organization", "member", "plan", "anchor", "started_at", "ended_at")
-    list_filter = ("plan", ("ended_at", admin.EmptyFieldListFilter))
-    list_select_related = ("organization", "member__user", "plan")
+    """A suspension holds on the next request that draws on it."""
+
+    list_display = ("organization", "member", "plan", "next_plan", "anchor", "started_at", "suspended_at", "ended_at")
+    list_filter = ("plan", ("ended_at", admin.EmptyFieldListFilter), ("suspended_at", admin.EmptyFieldListFilter))
+    list_select_related = ("organization", "member__user", "plan", "next_plan")
     search_fields = ("organization__name", "organization__slug", "member__user__email")
+    actions = ("suspend", "resume")
+
+    @admin.action(description="Suspend")
+    def suspend(self, request: HttpRequest, queryset: QuerySet[Subscription]) -> None:
+        self.apply(request, queryset, "suspended", lambda row: subscriptions.suspend(row, by=_operator(request), now=utc_now()))
+
+    @admin.action(description="Resume")
+    def resume(self, request: HttpRequest, queryset: QuerySet[Subscription]) -> None:
+        self.apply(request, queryset, "resumed", lambda row: subscriptions.resume(row, by=_operator(request)))
 
 
 @admin.register(SubscriptionPeriod)
@@ -81,3 +99,8 @@ class UsageRecordAdmin(OperatorAdmin):
     @admin.display(description="Credits", ordering="credits")
     def credits_text(self, obj: UsageRecord) -> str:
         return credits.text(obj.credits)
+
+
+def _operator(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)
+    return request.user

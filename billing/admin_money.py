@@ -1,4 +1,4 @@
-"""Operators' pages of money: ledger and lots, which are read and never changed, and purchases. All that moves calls the domain."""
+"""Operators' pages of money: ledger, lots and invoices, which nobody changes, and purchases. All that moves calls the domain."""
 
 import uuid
 from typing import Any, ClassVar
@@ -14,8 +14,8 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, 
 
 from accounts.backoffice import OperatorAdmin
 from accounts.models import Organization, User
-from billing import credits, ledger, purchases
-from billing.models import CreditLot, LedgerEntry, Purchase
+from billing import credits, invoicing, ledger, purchases
+from billing.models import CreditLot, Invoice, LedgerEntry, Purchase
 from config.clock import utc_now
 from config.errors import DomainError
 
@@ -209,6 +209,41 @@ class PurchaseAdmin(OperatorAdmin):
         actor = _operator(request)
         self.apply(
             request, queryset, "refunded", lambda row: purchases.refund(row.provider, row.payment_id, now=utc_now(), actor=actor)
+        )
+
+
+@admin.register(Invoice)
+class InvoiceAdmin(OperatorAdmin):
+    """As issued. What is wrong is taken back by a credit note."""
+
+    list_display = ("printed_number", "organization", "kind", "corrects", "issued_at", "total", "currency", "credits_text")
+    list_filter = ("kind", "currency", "organization")
+    list_select_related = ("organization", "corrects", "series", "corrects__series")
+    search_fields = ("=uuid", "=organization__slug", "customer_name")
+    ordering = ("-id",)
+    derived = ("printed_number", "credits_text", "printed_lines")
+    actions = ("take_back",)
+
+    @admin.display(description="Number")
+    def printed_number(self, obj: Invoice) -> str:
+        return str(obj.frozen.get("number", obj))
+
+    @admin.display(description="Credits", ordering="credits")
+    def credits_text(self, obj: Invoice) -> str:
+        return credits.text(obj.credits)
+
+    @admin.display(description="Lines")
+    def printed_lines(self, obj: Invoice) -> str:
+        return "; ".join(f"{line.description}: {line.amount} {obj.currency}" for line in obj.lines.order_by("position")[:100])
+
+    @admin.action(description="Take back all that is left, by a credit note")
+    def take_back(self, request: HttpRequest, queryset: QuerySet[Invoice]) -> None:
+        actor = _operator(request)
+        self.apply(
+            request,
+            queryset,
+            "taken back",
+            lambda row: invoicing.credit_note(row, reason="Taken back by the operator", by=actor, now=utc_now()),
         )
 
 

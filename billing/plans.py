@@ -62,8 +62,6 @@ def set_plan(slug: str, fields: Mapping[str, Any], *, by: User | None) -> SetPla
             plan.full_clean()
         except ValidationError as error:
             raise PlanRefused(" ".join(error.messages)) from error
-        if plan.overage_policy == Plan.OveragePolicy.INVOICE and plan.overage_price is None:
-            raise PlanRefused("Overage on the invoice needs the price of a credit.")
         plan.save()
         audit.record(
             None,

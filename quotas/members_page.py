@@ -23,6 +23,7 @@ from django.views.decorators.http import require_POST, require_safe
 from accounts import context, display, invitations, keys, members, permissions, teams, tenancy
 from accounts.models import ApiKey, Member, Team
 from accounts.permissions import Action
+from billing import joining
 from config.clock import utc_now
 from config.errors import DomainError
 from quotas import boost_forms, levels, refused, requests, rights
@@ -267,7 +268,7 @@ def remove_member(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespo
         messages.warning(request, f"Nobody was removed: the name typed was not {name}.")
         return here
     try:
-        removed = members.remove(found, by=member.user, now=utc_now())
+        removed = joining.leave(found, by=member.user, now=utc_now())
     except DomainError as error:
         messages.warning(request, f"Nobody was removed: {error.message}")
         return here

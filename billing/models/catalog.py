@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, RangeBoundary, RangeOperators
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Func, Q
 from django.db.models.functions import Greatest
@@ -69,6 +70,11 @@ class Plan(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """What a form or a command may not leave behind: unset is not free."""
+        if self.overage_policy == self.OveragePolicy.INVOICE and self.overage_price is None:
+            raise ValidationError({"overage_price": "Overage on the invoice needs the price of a credit."})
 
     @property
     def quota(self) -> int | None:

@@ -231,7 +231,8 @@ def test_a_changed_plan_reaches_everybody_on_it(site: Client) -> None:
     versions = {one.pk: Organization.objects.get(pk=one.pk).config_version for one in (on_it, other)}
     plan = Plan.objects.get(slug="pro")
     form = {"name": "Pro", "note": "changed", "multiplier_thousandths": "20000", "base_quota": "", "fast_allowed": "on",
-            "models_allowed": "", "price": "", "currency": "USD"}  # fmt: skip
+            "models_allowed": "", "price": "", "currency": "USD", "quota_strategy": "fixed_window", "charging_mode": "reserve",
+            "overage_policy": "block", "overage_cap": "", "overage_price": ""}  # fmt: skip
     assert site.post(where(Plan, "change", plan.pk), form).status_code == 302
     assert Plan.objects.get(pk=plan.pk).note == "changed"
     assert Organization.objects.get(pk=on_it.pk).config_version == versions[on_it.pk] + 1
