@@ -1,0 +1,115 @@
+"""Rotating a key on My key, and by a lead: the secret in one answer, the old one for its grace, nobody else's."""
+
+import re
+from typing import Any
+
+import pytest
+
+from accounts import keys, snapshots
+from accounts.models import ApiKey, AuditEvent, Member
+from config.clock import utc_now
+from tests import factories, secrets
+from tests.pages import made
+from tests.pages.test_key_page import everything_stored
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def developer() -> Member:
+    organization = factories.organization(timezone="Europe/Berlin")
+    return factories.member(organization, team=factories.team(organization, "Quality"))
+
+
+def secret_in(text: str) -> str:
+    found = re.search(r'<code id="secret">(wr_[0-9A-Za-z]{10}_[0-9A-Za-z]{43})</code>', text)
+    assert found is not None
+    secrets.register(found[1].split("_")[2], "gateway key's secret")
+    return secrets.register(found[1], "gateway key")
+
+
+def works(key: ApiKey, secret: str) -> bool:
+    held = snapshots.load(key.organization_id).keys.get(key.public_id)
+    return held is not None and keys.verify(secret, held, now=utc_now())
+
+
+def test_a_new_secret_is_in_the_answer_of_its_post_and_nowhere_else(developer: Member, caplog: pytest.LogCaptureFixture) -> None:
+    """F5: no cookie, log, audit row or second look has it."""
+    old = factories.api_key(developer)
+    client = made.signed_in(developer)
+    with caplog.at_level("DEBUG"):
+        answered = client.post(made.path(developer, f"key/{old.row.uuid}/rotate"), {"grace": ""})
+    assert answered.status_code == 200
+    text = answered.content.decode()
+    new = secret_in(text)
+    part = new.split("_")[2]
+    assert text.count(part) == 1
+    assert "the old secret works until" in text
+    assert "no-store" in answered["cache-control"]
+    assert part not in repr(client.cookies) + repr(answered.headers.items()) + caplog.text + everything_stored()
+    assert part not in repr([record.__dict__ for record in caplog.records])
+    assert part not in client.get(made.path(developer)).content.decode()
+    assert works(old.row, new)
+    assert works(old.row, old.secret)
+    assert AuditEvent.objects.get(action="key.rotated").actor == developer.user
+    assert developer.api_keys.count() == 1
+
+
+def test_the_old_secret_may_end_at_once(developer: Member) -> None:
+    old = factories.api_key(developer)
+    answered = made.signed_in(developer).post(made.path(developer, f"key/{old.row.uuid}/rotate"), {"grace": "0"})
+    assert "the old secret has ended" in answered.content.decode()
+    assert works(old.row, secret_in(answered.content.decode()))
+    assert not works(old.row, old.secret)
+
+
+def test_the_page_says_how_long_the_old_secret_works(developer: Member) -> None:
+    old = factories.api_key(developer)
+    page = made.signed_in(developer).get(made.path(developer)).content.decode()
+    assert f'action="{made.path(developer, f"key/{old.row.uuid}/rotate")}"' in page
+    assert "The old secret works for 1 d more" in page
+    assert "<dt>Old secret</dt>" not in page
+    made.signed_in(developer).post(made.path(developer, f"key/{old.row.uuid}/rotate"))
+    assert "<dt>Old secret</dt>" in made.signed_in(developer).get(made.path(developer)).content.decode()
+
+
+@pytest.mark.parametrize(("role", "team", "status"), [
+    ("lead", "Quality", 200), ("lead", None, 200), ("owner", None, 200),
+    ("lead", "Platform", 403), ("developer", "Quality", 403), ("finance", None, 403),
+])  # fmt: skip
+def test_a_lead_rotates_the_keys_of_their_scope(developer: Member, role: str, team: str | None, status: int) -> None:
+    old = factories.api_key(developer)
+    organization = developer.organization
+    other = factories.member(organization, role=role, team=factories.team(organization, team) if team else None)
+    answered = made.signed_in(other).post(made.path(developer, f"key/{old.row.uuid}/rotate"))
+    assert answered.status_code == status
+    row = ApiKey.objects.get(pk=old.row.pk)
+    if status == 200:
+        # Shown on the member's page, to who asked for it.
+        assert works(old.row, secret_in(answered.content.decode()))
+        assert f"<h1>{developer}</h1>" in answered.content.decode()
+    else:
+        assert (bytes(row.digest), row.previous_digest) == (bytes(old.row.digest), None)
+        assert not AuditEvent.objects.filter(action="key.rotated").exists()
+
+
+def test_a_foreign_key_is_as_missing(developer: Member) -> None:
+    """J5"""
+    old = factories.api_key(developer)
+    stranger = factories.member(factories.organization(), role="owner")
+    client = made.signed_in(stranger)
+    foreign = client.post(made.path(stranger, f"key/{old.row.uuid}/rotate"))
+    missing = client.post(made.path(stranger, f"key/{developer.uuid}/rotate"))
+    assert (foreign.status_code, foreign.content) == (missing.status_code, missing.content)
+    assert foreign.status_code == 404
+    assert ApiKey.objects.get(pk=old.row.pk).previous_digest is None
+
+
+def test_a_revoked_key_is_not_rotated_and_the_page_says_so(developer: Member) -> None:
+    old = factories.api_key(developer, name="ci")
+    keys.revoke(old.row, by=None, now=utc_now())
+    client = made.signed_in(developer)
+    answered: Any = client.post(made.path(developer, f"key/{old.row.uuid}/rotate"), follow=True)
+    assert answered.redirect_chain == [(made.path(developer), 302)]
+    assert "ci was not rotated: The key is revoked: issue a new one." in answered.content.decode()
+    assert ApiKey.objects.get(pk=old.row.pk).previous_digest is None
