@@ -12,7 +12,7 @@ from accounts.models import User
 from billing import admin_money as admin_money  # registers its pages
 from billing import admin_rates as admin_rates  # registers its pages
 from billing import credits, subscriptions
-from billing.models import Plan, Subscription, SubscriptionPeriod, UsageRecord
+from billing.models import Plan, Subscription, SubscriptionPeriod, UsageHour, UsageRecord
 from config.clock import utc_now
 
 
@@ -98,6 +98,22 @@ class UsageRecordAdmin(OperatorAdmin):
 
     @admin.display(description="Credits", ordering="credits")
     def credits_text(self, obj: UsageRecord) -> str:
+        return credits.text(obj.credits)
+
+
+@admin.register(UsageHour)
+class UsageHourAdmin(OperatorAdmin):
+    """Sums of the log by local hour, which every report reads; made anew by `rebuild_rollups`."""
+
+    list_display = ("hour", "organization", "member_id", "model", "requests", "credits_text")
+    list_filter = ("organization", "hour")
+    list_select_related = ("organization",)
+    search_fields = ("=organization__slug", "=model")
+    ordering = ("-hour", "-id")
+    derived = ("credits_text",)
+
+    @admin.display(description="Credits", ordering="credits")
+    def credits_text(self, obj: UsageHour) -> str:
         return credits.text(obj.credits)
 
 

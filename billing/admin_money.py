@@ -15,7 +15,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, 
 from accounts.backoffice import OperatorAdmin
 from accounts.models import Organization, User
 from billing import credits, invoicing, ledger, purchases
-from billing.models import CreditLot, Invoice, LedgerEntry, Purchase
+from billing.models import CreditLot, Invoice, InvoiceLine, InvoiceSeries, LedgerEntry, Purchase
 from config.clock import utc_now
 from config.errors import DomainError
 
@@ -245,6 +245,29 @@ class InvoiceAdmin(OperatorAdmin):
             "taken back",
             lambda row: invoicing.credit_note(row, reason="Taken back by the operator", by=actor, now=utc_now()),
         )
+
+
+@admin.register(InvoiceLine)
+class InvoiceLineAdmin(OperatorAdmin):
+    list_display = ("invoice", "position", "kind", "description", "credits_text", "quantity", "unit_price", "amount")
+    list_filter = ("kind", "organization")
+    list_select_related = ("invoice__series",)
+    search_fields = ("description", "=invoice__uuid", "=organization__slug")
+    ordering = ("-invoice", "position")
+    derived = ("credits_text",)
+
+    @admin.display(description="Credits", ordering="credits")
+    def credits_text(self, obj: InvoiceLine) -> str:
+        return credits.text(obj.credits)
+
+
+@admin.register(InvoiceSeries)
+class InvoiceSeriesAdmin(OperatorAdmin):
+    """One for each organization that was ever invoiced; the next number is taken by the next invoice."""
+
+    list_display = ("name", "next_number")
+    list_filter = ("next_number",)
+    search_fields = ("=name",)
 
 
 def _operator(request: HttpRequest) -> User:
