@@ -12,7 +12,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.prod")
 
 
 
-class ScopedTask(Task):  # type: ignore[misc]
+class ScopedTask(Task[..., Any]):
     """Begins with no tenant's rows in sight: a task enters the organization that it works for."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

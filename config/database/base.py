@@ -29,14 +29,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if not autocommit:
             # Before the transaction begins: it may choose its isolation level only before its first statement.
             self._apply()
-        super()._set_autocommit(autocommit)
+        super()._set_autocommit(autocommit)  # type: ignore[misc]  # django-stubs leave it out
 
     def _rollback(self) -> None:
         self._applied = None
-        super()._rollback()
+        super()._rollback()  # type: ignore[misc]
 
     def _savepoint_rollback(self, sid: str) -> None:
-        super()._savepoint_rollback(sid)
+        super()._savepoint_rollback(sid)  # type: ignore[misc]
         self._applied = None
 
     def _apply(self) -> None:
