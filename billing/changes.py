@@ -3,6 +3,7 @@
 What a preview says is what the change then does: both compute the same `Change` from the same rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -202,6 +203,22 @@ def take_over(subscription: Subscription, now: datetime) -> bool:
     """Makes the next plan the plan, once its period has begun; the path has gone by it from that moment on. True if it did."""
     with transaction.atomic():
         return _take_over(subscriptions.locked(subscription), now)
+
+
+def carry_over(rows: Sequence[SubscriptionPeriod]) -> None:
+    """For periods that a change of the reset period ended: what was drawn beyond their days by the time they close counts in the
+    period that followed, also what the change did not know of yet. The caller holds the organization's row and the ledger's lock.
+    """
+    for row in rows:
+        cut = subscriptions.terms_of(row)
+        following = SubscriptionPeriod.objects.filter(subscription=row.subscription, starts_at=row.ends_at, closed_at=None)
+        after = following.select_for_update(of=("self",), no_key=True).select_related("subscription__organization", "plan").first()
+        if cut.until is None or after is None:
+            continue
+        terms = subscriptions.terms_of(after)
+        carried = max(0, row.used_from_quota - cut.entitlement)
+        if carried > terms.carried:
+            _set_terms(after, replace(terms, carried=carried), after.plan, f"Drawn before from {row.plan}", None)
 
 
 # ----------------------------------------------------------------------------------------------------------- computing

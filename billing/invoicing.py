@@ -18,12 +18,12 @@ from django.db.models import Case, Count, F, Max, QuerySet, Sum, When
 
 from accounts import audit
 from accounts.models import Organization, User
-from billing import ledger, subscriptions
+from billing import changes, ledger, subscriptions
 from billing.errors import CreditNoteRefused, InvoiceUnknown
 from billing.models import Invoice, InvoiceLine, InvoiceSeries, LedgerEntry, SubscriptionPeriod
 from billing.periods import day_start
 from billing.proration import CENT, Terms, money
-from config import scope
+from config import scope, snapshot
 
 Kind = LedgerEntry.Kind
 
@@ -138,14 +138,18 @@ def credit_note(invoice: Invoice, *, reason: str, by: User | None, now: datetime
 
 def _close(organization_id: int, now: datetime, grace: timedelta = timedelta(0), *, only: int | None = None) -> Closed:
     with scope.organization(organization_id), transaction.atomic():
-        ledger.lock(organization_id)
-        organization = Organization.objects.get(pk=organization_id)
         due = SubscriptionPeriod.objects.filter(organization_id=organization_id, closed_at=None, ends_at__lte=now - grace)
         if only is not None:
             due = due.filter(pk=only)
+        if due.exclude(terms__until=None).exists():
+            # What they pass on changes the period that followed, and the organization's row comes before the ledger's lock.
+            snapshot.bump(organization_id)
+        ledger.lock(organization_id)
+        organization = Organization.objects.get(pk=organization_id)
         rows = _with_names(due)
         if not rows:
             return Closed(0, ())
+        changes.carry_over([row for row in rows if row.terms.get("until") is not None])
         _balance(organization_id, rows)
         SubscriptionPeriod.objects.filter(pk__in=[row.pk for row in rows]).update(closed_at=now)
         return Closed(len(rows), tuple(_invoice(organization, rows, now)))

@@ -2,11 +2,12 @@
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 
 import pytest
 
 from accounts.models import AuditEvent, Organization
-from billing import changes, rolling, snapshots, subscriptions
+from billing import changes, invoicing, rolling, snapshots, subscriptions
 from billing.errors import ChangeMoved, ChangeRefused, PlanNotActivatable
 from billing.models import LedgerEntry, Plan, Subscription, SubscriptionPeriod
 from tests import factories
@@ -139,7 +140,23 @@ def test_no_change_of_the_reset_period_grants_twice() -> None:
     assert spent + period.quota == 400 * CREDIT
     assert sum(allowance(one) for one in subscription.periods.all()) == 400 * CREDIT
     starts = list(subscription.periods.order_by("starts_at").values_list("starts_at", "ends_at"))
-    assert all(end == start for (_, end), (start, _) in zip(starts, starts[1:], strict=False))
+    assert all(end == start for (_, end), (start, _) in pairwise(starts))
+
+
+def test_what_the_change_did_not_know_of_is_carried_over_when_the_old_period_closes() -> None:
+    """Nothing is granted twice by changing while the drain stands still: 200 of the old plan's 150 were drawn."""
+    subscription = subscribed(plan(310))
+    changes.change_plan(subscription, plan(70, reset="weekly"), by=None, now=MARCH_16)
+    old, new = subscription.periods.order_by("starts_at")
+    SubscriptionPeriod.objects.filter(pk=old.pk).update(quota=200 * CREDIT, used_from_quota=200 * CREDIT)
+    before = version(subscription)
+    invoicing.close_due(subscription.organization_id, now=MARCH_16 + timedelta(minutes=15))
+    new.refresh_from_db()
+    assert (new.quota, allowance(new), version(subscription)) == (20 * CREDIT, 20 * CREDIT, before + 1)
+    SubscriptionPeriod.objects.filter(pk=new.pk).update(used_from_quota=5 * CREDIT)
+    subscription.refresh_from_db()
+    change = changes.change_plan(subscription, plan(140, reset="weekly"), by=None, now=MARCH_16 + timedelta(minutes=16))
+    assert (change.quota_after, change.remaining_after) == (90 * CREDIT, 85 * CREDIT)
 
 
 def test_a_change_in_the_very_second_a_period_began_begins_the_next_second() -> None:

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from threading import Barrier, Thread
 from typing import Any
 
@@ -369,7 +370,7 @@ def test_notes_and_invoices_that_race_have_numbers_without_a_gap() -> None:
             invoicing.credit_note(first, reason="Rolled back", by=None, now=LATER, amount=Decimal("0.01"))
             raise CreditNoteRefused("rolled back", left="")
 
-    tasks = [lambda period=period: invoicing.close(period, now=LATER) for period in periods]
+    tasks: list[Any] = [partial(invoicing.close, period, now=LATER) for period in periods]
     tasks += [lambda: invoicing.credit_note(first, reason="Race", by=None, now=LATER, amount=first.total) for _ in range(3)]
     tasks += [fail, fail]
     threads = [Thread(target=run, args=(task,)) for task in tasks]
@@ -426,7 +427,14 @@ def test_entries_that_commit_late_are_not_skipped() -> None:
     thread.start()
     written.wait(20)
     closing: list[Invoice | None] = []
-    closer = Thread(target=lambda: (closing.append(tenant.close()), connection.close()))
+
+    def close() -> None:
+        try:
+            closing.append(tenant.close())
+        finally:
+            connection.close()
+
+    closer = Thread(target=close)
     closer.start()
     closer.join(0.5)
     assert closing == []

@@ -107,7 +107,7 @@ async def test_a_smaller_plan_refuses_the_next_request_and_books_what_runs(redis
     settled = await admission.settle(redis, running.hold, amount=credits_of(20), body=tenant.body())
     await in_thread(tenant.drain)
     row = await in_thread(period, tenant)
-    assert settled.plan + settled.overdraft == 20 * CREDIT
+    assert (settled.plan or 0) + (settled.overdraft or 0) == 20 * CREDIT
     assert row.used_from_quota + row.overdraft == 35 * CREDIT
     assert row.quota == await in_thread(allowance, row)
 
