@@ -1,15 +1,21 @@
 """What every Django request goes through first: whom to believe about the client, an id for logs, the admin's own policy."""
 
 import ipaddress
+import logging
 import secrets
 from collections.abc import Callable
 
 from csp.constants import SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.conf import settings
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from psycopg.errors import QueryCanceled
 
 from config import logging as weir_logging
-from config import scope
+from config import patience, scope
+
+logger = logging.getLogger(__name__)
 
 
 class RequestContextMiddleware:
@@ -83,6 +89,23 @@ class ScopeMiddleware:
                 return self.get_response(request)
         with scope.nothing():
             return self.get_response(request)
+
+
+class PatienceMiddleware:
+    """No statement of a page may take longer than it should: the page fails, and the database stays there for everybody (H5)."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        with patience.statements_within(patience.PAGE_SECONDS):
+            return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        if not isinstance(error, OperationalError) or not isinstance(error.__cause__, QueryCanceled):
+            return None
+        logger.error("a page asked for too much", extra={"path": request.path_info})
+        return render(request, "503.html", status=503)
 
 
 class AdminPolicyMiddleware:

@@ -5,17 +5,17 @@ from typing import Any
 from django.db.backends.postgresql import base
 from psycopg.pq import TransactionStatus
 
-from config import scope
+from config import patience, scope
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """Keeps the session setting of `config.scope` in step with the context that a statement runs in.
+    """Keeps the session settings of `config.scope` and `config.patience` in step with the context that a statement runs in.
 
     A connection fresh from the pool may still hold another's setting, so it is set before the first statement; a rollback may
     take it back, so it is set again after one.
     """
 
-    _applied: str | None = None
+    _applied: tuple[str, int | None] | None = None
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         self._applied = None
@@ -40,7 +40,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self._applied = None
 
     def _apply(self) -> None:
-        wanted = scope.current()
+        wanted = scope.current(), patience.current()
         if wanted == self._applied or self.connection is None:
             return
         if self.connection.info.transaction_status == TransactionStatus.INERROR:
@@ -48,5 +48,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self._applied = None
             return
         self._applied = None
-        self.connection.execute("SELECT set_config(%s, %s, false)", (scope.SETTING, wanted))
+        # One round trip. The scope is digits, a star or nothing.
+        limit = "RESET statement_timeout" if wanted[1] is None else f"SET statement_timeout = {wanted[1]}"
+        self.connection.execute(f"SELECT set_config('{scope.SETTING}', '{wanted[0]}', false); {limit}")
         self._applied = wanted
