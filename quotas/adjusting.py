@@ -1,4 +1,4 @@
-"""Adds to living counters what the log says they lack (quotas.md section 10): the repairs of the reconciler, the filling of filters.
+"""Adds to living counters what the log says they lack (quotas.md section 10): repairs of the reconciler, the filling of filters.
 
 A repair is found by comparing a copy of the counters with the log, and added while traffic goes on: additions commute. Two
 repairs of one organization at once would both add the same difference, so whoever takes the copy holds `sole_repairer` until

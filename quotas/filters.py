@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
+import msgspec
 from django.db import transaction
 from django.db.models import Count
 from redis import Redis as SyncRedis
@@ -196,7 +197,7 @@ def _lacks(loaded: Snapshot, hold: list[Any], one: FilterSnapshot) -> bool:
         return False
     try:
         model = decode_body(hold[13].encode("utf-8", "surrogateescape")).model_asked
-    except ValueError:
+    except msgspec.MsgspecError:
         # An orphan's body went with its event.
         return True
     return one in charging.matching(loaded, model, hold[1])
@@ -232,7 +233,7 @@ def _watch(redis: "SyncRedis", organization_id: int, logged: Iterable[str]) -> N
     """Tells of logs that are full: their windows are counted by buckets as far as the log does not know, so never too little."""
     for name in logged:
         with translated():
-            count = cast(int, redis.zlexcount(engine.log_key(organization_id), f"[{name}|s", f"({name}|t"))
+            count: int = cast(Any, redis.zlexcount(engine.log_key(organization_id), f"[{name}|s", f"({name}|t"))
         if count >= engine.MOST_LOGGED:
             logger.error(
                 "a log of seconds is full: its limit is counted by buckets",

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
+import msgspec
 from django.conf import settings
 from django.db import connection, transaction
 from redis import Redis as SyncRedis
@@ -274,7 +275,7 @@ def _from_event(event: Event, snapshot: Snapshot) -> _Line:
     """Counted where its log row will say, also if it was admitted before a filter was made."""
     try:
         model: str = decode_body(event.body).model_asked
-    except ValueError:
+    except msgspec.MsgspecError:
         model = ""
     base = tuple(name for name in event.records if "~" not in name)
     return _Line(

@@ -135,7 +135,7 @@ def test_10_a_sources_new_entry_is_made(probe: Probe) -> None:
 
 
 def test_11_what_was_spent_is_corrected_before_an_entry_is_refitted(probe: Probe) -> None:
-    """Mistake 11: 60 of the 100 purchased credits are spent already, so only 40 can be reserved, whatever the order of the deltas."""
+    """Mistake 11: 60 of the 100 purchased credits are spent, so only 40 can be reserved, in whatever order the deltas come."""
     probe.warm(granted=100)
     view = probe.view(quota=100, allowed=True)
     assert probe.admit("a", T, view, 190) == ["OK", 1]

@@ -13,7 +13,7 @@ from billing.models import Plan, RateAlias, UsageRecord
 from config import snapshot
 from config.clock import utc_now
 from config.redis import Redis, client
-from quotas import admission, charging, errors, filters, limits, rebuild, reconcile, records
+from quotas import admission, charging, errors, filters, limits, rebuild, reconcile, records, sweep
 from quotas.admission import Admission
 from quotas.errors import LimitsError
 from quotas.models import Limit, ModelFilter
@@ -127,6 +127,19 @@ async def test_a_hold_from_before_the_filter_keeps_it_starting_until_it_has_ende
     assert len(await in_thread(fill, tenant)) == 1
     assert (await refused(redis, tenant, 2.5, BIG)).used == 8 * CREDIT
     await admission.settle(redis, other.hold, amount=credits_of(1), body=tenant.body(model_asked=SMALL))
+
+
+async def test_an_orphan_keeps_a_filter_starting_while_it_may_be_amended(redis: Redis, tenant: Tenant) -> None:
+    """Its amendment is booked where its hold was counted, which is not in the filter's records."""
+    early = await admit(redis, tenant, 5, BIG)
+    probe = tenant.probe
+    await in_thread(sweep.sweep_organization, probe.redis, tenant.organization.pk, now_ms=early.hold.ack + 3_600_000)
+    assert [event.outcome for event in await in_thread(probe.events)] == ["ORPHANED"]
+    await in_thread(limit, tenant, "10", BIG)
+    assert await in_thread(fill, tenant) == []
+    await admission.settle(redis, early.hold, amount=credits_of(8), body=tenant.body(model_asked=BIG))
+    assert len(await in_thread(fill, tenant)) == 1
+    assert (await refused(redis, tenant, 2.5, BIG)).used == 8 * CREDIT
 
 
 async def test_requests_that_run_while_a_filter_is_filled_count_once(redis: Redis, tenant: Tenant) -> None:

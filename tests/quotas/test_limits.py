@@ -138,7 +138,7 @@ def test_what_cannot_be_a_limit_is_refused_and_changes_nothing(tenant: Tenant, f
 def test_another_organization_s_people_and_keys_are_not_found(tenant: Tenant) -> None:
     """J5 for limits: a foreign object is as a missing one."""
     other = tenancy.make(team=True)
-    wanted = {"metric": "credits", "window": "day", "amount": "1"}
+    wanted: dict[str, Any] = {"metric": "credits", "window": "day", "amount": "1"}
     for scope, error in (("team", NotFound), ("member", NotFound), ("key", LimitsError)):
         with pytest.raises(error):
             limits.set_limit(tenant.organization, scope=scope, of=of(other, scope), **wanted)
@@ -147,6 +147,7 @@ def test_another_organization_s_people_and_keys_are_not_found(tenant: Tenant) ->
 def test_limits_of_other_models_or_strategies_are_told_apart(tenant: Tenant) -> None:
     wanted: dict[str, Any] = {"scope": "organization", "of": None, "metric": "credits", "window": "7d"}
     plain = limits.set_limit(tenant.organization, **wanted, amount="10")
+    assert plain is not None
     some = limits.set_limit(tenant.organization, **wanted, amount="5", models=["gpt-5.5"])
     exact = limits.set_limit(tenant.organization, **wanted, amount="7", strategy="sliding_log")
     assert plain == exact != some
@@ -167,7 +168,7 @@ def test_limits_of_other_models_or_strategies_are_told_apart(tenant: Tenant) -> 
 def use(tenant: Tenant, hours: int) -> None:
     """One request in the log, so many hours ago."""
     at = int(utc_now().timestamp()) - hours * 3600
-    about = {"member_id": tenant.member.pk, "team_id": tenant.member.team_id, "key_id": tenant.key.row.pk}
+    about: dict[str, Any] = {"member_id": tenant.member.pk, "team_id": tenant.member.team_id, "key_id": tenant.key.row.pk}
     event = UsageEvent(
         request_id=tenancy.request_id(),
         part=0,
@@ -213,6 +214,7 @@ def test_a_lead_sets_no_limit_above_the_own_scopes(tenant: Tenant, scope: str) -
             limits.set_limit(tenant.organization, **wanted, window="week", amount="100.000001")
         assert not Limit.objects.filter(organization=tenant.organization, scope=own).exists()
         made = limits.set_limit(tenant.organization, **wanted, window="week", amount="100")
+        assert made is not None
         row = Limit.objects.get(uuid=made)
         with pytest.raises(AboveScope):
             limits.change(row, "101", by=lead.user, setter=lead)

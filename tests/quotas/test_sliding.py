@@ -172,7 +172,7 @@ def test_old_seconds_are_dropped_as_new_ones_come(probe: Probe) -> None:
     view = probe.view([exact(10**9)])
     for number in range(40):
         probe.admit(f"r{number}", T + number, view, 1)
-    assert len(probe.redis.zrange(probe.keys[6], 0, -1)) == 40  # type: ignore[arg-type]
+    assert len(probe.redis.zrange(probe.keys[6], 0, -1)) == 40
     for number in range(3):
         probe.admit(f"s{number}", T + 20_000 + number, view, 1)
     kept = probe.redis.zrange(probe.keys[6], 0, -1)
