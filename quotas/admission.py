@@ -13,6 +13,7 @@ from typing import Any
 
 from django.conf import settings
 
+from config import snapshot as config_snapshot
 from config.redis import Argument, Command, Redis, RedisUnavailable, ReplyError, sync_client
 from config.snapshot import Snapshot, in_thread
 from quotas import engine, errors, rebuild, records, refusals, standing, views
@@ -128,7 +129,10 @@ async def check_newest(redis: Redis, snapshot: Snapshot) -> None:
         newest = await newest_version(redis, snapshot.organization_id)
     except RedisUnavailable as error:
         raise errors.Degraded("redis", retry_after=5) from error
-    if newest is not None and newest > snapshot.version:
+    if newest is None:
+        # Before the first admission the engine has heard of no version, so the database is asked; a refusal builds no counters.
+        newest = (await config_snapshot.cache().get(snapshot.organization_id, at_least=snapshot.version + 1)).version
+    if newest > snapshot.version:
         raise errors.Stale(newest)
 
 

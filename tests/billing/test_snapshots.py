@@ -1,6 +1,7 @@
 """What the request path knows of rates and subscriptions."""
 
 import logging
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -9,7 +10,7 @@ from accounts.models import Organization
 from billing import pricing, ratecards, snapshots, subscriptions
 from billing.errors import ModelUnknown, ModelUnpriced
 from billing.models import Plan
-from billing.snapshots import RateCardSnapshot, RateRow, UnpricedSnapshot
+from billing.snapshots import AliasSnapshot, RateCardSnapshot, RateRow, UnpricedSnapshot
 from billing.tokens import TokenUsage
 from config import snapshot as config_snapshot
 from tests import factories
@@ -19,11 +20,15 @@ from tests.billing.test_ratecards import entry, read
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
-def card(*rows: RateRow, uses_fallback: bool = False) -> RateCardSnapshot:
+def named(*rows: RateRow) -> dict[str, tuple[RateRow, ...]]:
     by_model: dict[str, tuple[RateRow, ...]] = {}
     for row in sorted(rows, key=lambda one: one.valid_from, reverse=True):
         by_model[row.model] = (*by_model.get(row.model, ()), row)
-    return RateCardSnapshot(by_model, uses_fallback=uses_fallback)
+    return by_model
+
+
+def card(*rows: RateRow, uses_fallback: bool = False) -> RateCardSnapshot:
+    return RateCardSnapshot(named(*rows), uses_fallback=uses_fallback)
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +125,51 @@ def test_a_configured_fallback_prices_what_has_no_rate(caplog: pytest.LogCapture
     assert card(*rows, uses_fallback=True).models_at(NOON) == ("m",)
 
 
+def test_the_fallbacks_price_keeps_the_models_name() -> None:
+    """C13: limits, estimates and reports go by the model, the record's row by the price."""
+    rows = (rate(rate_id=9, model="fallback"), UnpricedSnapshot(3, "preview", datetime(2026, 4, 2, tzinfo=UTC), None))
+    rates = card(*rows, uses_fallback=True)
+    assert (rates.rate_for("gpt-9-new", NOON).model, rates.rate_for("gpt-9-new", NOON).rate_id) == ("gpt-9-new", 9)
+    assert rates.rate_for("preview-2026-09-01", NOON).model == "preview"
+
+
+def test_the_fallbacks_own_name_is_no_model() -> None:
+    """C13, C24: asking for it by name is asking for what does not exist."""
+    rates = card(rate(rate_id=9, model="fallback"), rate(model="m"))
+    for name in ("fallback", "fallback-2026-09-01"):
+        with pytest.raises(ModelUnknown):
+            rates.rate_for(name, NOON)
+
+
+def test_an_override_goes_before_the_card_and_a_whole_name_before_a_dated_form() -> None:
+    """C17, C24."""
+    rates = replace(
+        card(rate(rate_id=1, model="m"), rate(rate_id=2, model="m-2026-09-01")),
+        overrides=named(rate(rate_id=-5, model="m", valid_from=NOON, valid_to=NOON + timedelta(days=1))),
+    )
+    assert rates.rate_for("m", NOON).rate_id == -5
+    assert rates.rate_for("m-2026-09-02", NOON).rate_id == -5
+    assert rates.rate_for("m-2026-09-01", NOON).rate_id == 2
+    assert rates.rate_for("m", NOON - timedelta(seconds=1)).rate_id == 1
+    assert rates.rate_for("m", NOON + timedelta(days=1)).rate_id == 1
+
+
+def test_a_name_of_its_own_goes_before_an_alias_and_an_alias_leads_no_further() -> None:
+    """C24: an alias stands for a model's name, exactly or dated, never for another alias."""
+    always = datetime(2026, 4, 2, tzinfo=UTC)
+    stands_for = {"latest": "m-2026-09-01", "m": "other", "chain": "latest", "nowhere": "gone", "any": "fallback"}
+    rates = replace(
+        card(rate(rate_id=1, model="m"), rate(rate_id=2, model="other"), rate(rate_id=9, model="fallback")),
+        aliases={name: (AliasSnapshot(model, always, None),) for name, model in stands_for.items()},
+    )
+    assert (rates.rate_for("latest", NOON).rate_id, rates.upstream_name("latest", NOON)) == (1, "m-2026-09-01")
+    assert (rates.rate_for("m", NOON).rate_id, rates.upstream_name("m", NOON)) == (1, "m")
+    for name in ("chain", "nowhere", "any", "latest-2026-09-01"):
+        with pytest.raises(ModelUnknown):
+            rates.rate_for(name, NOON)
+    assert rates.models_at(NOON) == ("latest", "m", "other")
+
+
 def test_before_its_first_row_and_after_its_last_a_model_has_no_price() -> None:
     rates = card(rate(model="m", valid_from=NOON, valid_to=NOON + timedelta(days=1)))
     for moment in (NOON - timedelta(seconds=1), NOON + timedelta(days=1)):
@@ -141,7 +191,8 @@ def test_the_loaded_card_prices_the_models_of_the_file() -> None:
     with pytest.raises(ModelUnknown):
         rates.rate_for("gpt-5.4-nano", NOON)
     assert "gpt-5.3-codex-spark" not in rates.models_at(NOON)
-    assert len(rates.models_at(NOON)) == 16
+    # Other tests may have committed names of their own.
+    assert len([name for name in rates.models_at(NOON) if name.startswith("gpt-")]) == 16
 
 
 @pytest.mark.django_db

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from billing import tokens
+from billing.errors import ImplausibleUsage
+from billing.tokens import TokenUsage
 from proxy import metering
 from proxy.metering import Meter
 
@@ -104,3 +107,28 @@ def test_the_next_sequence_number_follows_the_last_one_seen() -> None:
     assert metering.next_sequence_number(3, b'data: {"sequence_number": 41,"x":1}\n\n') == 42
     assert metering.next_sequence_number(3, b'data: {"delta":"\\"sequence_number\\":7"}\n\n') == 3
     assert metering.next_sequence_number(0, b"") == 0
+
+
+def test_the_two_usages_of_a_messages_stream_are_one() -> None:
+    """The later counts are totals; what stands in the first only is kept, and nothing that was counted is lost."""
+    began = {"input_tokens": 500, "cache_read_input_tokens": 9500, "cache_creation_input_tokens": 0, "output_tokens": 1}
+    later = {
+        "output_tokens": 200,
+        "input_tokens": 0,
+        "cache_read_input_tokens": None,
+        "server_tool_use": {"web_search_requests": 1},
+    }
+    merged = metering.merged_usage(began, later)
+    assert tokens.normalise(merged, "messages") == TokenUsage(input=500, cached_input=9500, output=200)
+    assert metering.merged_usage(began, None) == began
+    assert metering.merged_usage(None, later) == later
+    assert metering.merged_usage(None, None) is None
+    assert began["output_tokens"] == 1
+
+
+def test_a_negative_count_is_not_hidden_by_the_other() -> None:
+    """D5: in either of the two it is seen, and refused."""
+    for began, later in ((-5, 200), (200, -5)):
+        merged = metering.merged_usage({"input_tokens": 1, "output_tokens": began}, {"output_tokens": later})
+        with pytest.raises(ImplausibleUsage):
+            tokens.normalise(merged, "messages")

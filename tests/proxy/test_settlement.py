@@ -3,7 +3,8 @@
 import json
 import time
 import uuid
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from accounts.snapshots import KeySnapshot
 from billing.events import Body, decode_body
-from billing.snapshots import BillingSnapshot, RateCardSnapshot, RateSnapshot, SubscriptionSnapshot, UnpricedSnapshot
+from billing.snapshots import AliasSnapshot, BillingSnapshot, RateCardSnapshot, RateSnapshot, SubscriptionSnapshot, UnpricedSnapshot
 from config.errors import DomainError
 from config.snapshot import Snapshot
 from proxy import estimate, permits
@@ -239,6 +240,25 @@ def test_the_model_that_served_is_priced() -> None:
     amount, body = owed(made)
     assert amount.credits == 103_920
     assert (body.model_asked, body.model_served, body.lines[0].model, body.rate_id) == ("m-big", "m-2026-05-05", "m", 1)
+
+
+def test_a_request_by_an_alias_is_priced_at_the_model_it_stood_for_when_admitted() -> None:
+    """B8, C17: also without the upstream's own count, and whatever the alias stands for by then."""
+    for moved_at, credits in ((NOW + timedelta(seconds=1), 60_000), (NOW, 120_000)):
+        made, attempt = tab()
+        stands_for = (AliasSnapshot("m-big", moved_at, None), AliasSnapshot("m", EPOCH, moved_at))
+        parts = {"billing": BillingSnapshot(rates=replace(RATES, aliases={"latest": stands_for}), subscriptions=())}
+        inspection = responses.inspect(json.dumps({"model": "latest", "input": "x" * 3972}).encode())
+        asked = Caller(Snapshot(organization_id=3, version=1, parts=parts), made.call.caller.key)
+        made.call = replace(made.call, caller=asked, inspection=inspection)
+        attempt.ended_by = EndedBy.CLIENT
+        made.status = "client_closed"
+        attempt.meter.usage = None
+        amount, body = owed(made)
+        [line] = body.lines
+        assert (line.model, body.model_asked, body.is_estimated) == ("m" if credits == 60_000 else "m-big", "latest", True)
+        assert amount.credits == line.input * credits // 1000
+        assert line.input > 0
 
 
 def test_a_served_model_without_a_rate_is_priced_as_asked_never_free() -> None:

@@ -80,6 +80,14 @@ def test_the_pools_limits_and_cookies_never_reach_the_client() -> None:
     assert rewritten == [(b"x-request-id", b"r"), (b"x-weir-request-id", b"r")]
 
 
+def test_who_asked_by_an_alias_reads_that_name_and_the_truth_beside_it() -> None:
+    passed = headers.to_client([(b"openai-model", b"m-big"), (b"x-request-id", b"up")], request_id="r", asked_model="latest")
+    assert passed == [
+        (b"openai-model", b"latest"), (b"x-request-id", b"up"), (b"x-weir-served-model", b"m-big"), (b"x-weir-request-id", b"r"),
+    ]  # fmt: skip
+    assert (b"x-weir-served-model", b"m-big") not in headers.to_client([(b"openai-model", b"m-big")], request_id="r")
+
+
 def _receiver(*messages: dict[str, Any]) -> Any:
     waiting = list(messages)
 
