@@ -18,8 +18,11 @@ django_application = get_asgi_application()
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
+from django.conf import settings  # noqa: E402
 from django.urls import re_path  # noqa: E402
 
+from billing import webhooks  # noqa: E402
+from config import bodies  # noqa: E402
 from proxy import catalog, exchange, lifespan, usage  # noqa: E402
 from proxy.dialects import responses  # noqa: E402
 from quotas import consumers  # noqa: E402
@@ -62,6 +65,9 @@ def route(pattern: str, application: Any) -> Any:
 
 RESPONSES = r"^(?:v1|backend-api/codex)/responses$"
 
+bounded_django = bodies.bounded(
+    django_application, settings.DATA_UPLOAD_MAX_MEMORY_SIZE, at_prefix={"/webhooks/": webhooks.MOST_BYTES}
+)
 live_pages: Any = consumers.websocket_urlpatterns
 
 application = ProtocolTypeRouter(
@@ -74,7 +80,7 @@ application = ProtocolTypeRouter(
                 route(r"^backend-api/codex/models$", catalog.codex_app),
                 route(r"^v1/usage$", usage.app),
                 route(r"^(?:v1|backend-api)(?:/|$)", catalog.not_found_app),
-                route(r"", django_application),
+                route(r"", bounded_django),
             ]
         ),
         "websocket": URLRouter(
