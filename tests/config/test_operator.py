@@ -11,7 +11,17 @@ from config.management.operator import OperatorCommand, text
 
 COMMANDS = {
     "accounts": ("add_member", "create_key", "resume", "revoke_key", "suspend"),
-    "billing": ("adjust_credits", "complete_purchase", "create_organization", "grant_credits", "import_ratecard", "ledger_balance"),
+    "billing": (
+        "add_alias",
+        "adjust_credits",
+        "complete_purchase",
+        "create_organization",
+        "grant_credits",
+        "import_ratecard",
+        "ledger_balance",
+        "set_fallback_rate",
+        "set_override",
+    ),
     "config": ("usage",),
     "quotas": ("set_limit",),
     "routing": ("add_account", "reset_cooldowns"),
