@@ -113,8 +113,11 @@ class RoleForm(forms.Form):
 
 
 def plain(text: str) -> str:
-    """A number without the commas that people group digits with."""
-    return text.strip().replace(",", "").replace("’", "").replace("\u202f", "").replace(" ", "")
+    """A number without the commas and spaces that people group digits with; anything else as it was typed."""
+    bare = text.strip()
+    for separator in (",", "’", "\u202f", "\u00a0", " "):
+        bare = bare.replace(separator, "")
+    return bare if bare.replace(".", "", 1).isdigit() else text.strip()
 
 
 def end_of(day: date, zone: ZoneInfo) -> datetime:
