@@ -87,6 +87,7 @@ def replace(start: datetime, table: str) -> None:
         cursor.execute(f"ALTER TABLE {table} RENAME TO {old}")
         bounds = f"FROM ('{start.isoformat()}') TO ('{month(start, 1).isoformat()}')"
         cursor.execute(f"ALTER TABLE {TABLE} ATTACH PARTITION {old} FOR VALUES {bounds}")
+        cursor.execute(f"ALTER TABLE {old} RESET (autovacuum_enabled)")
         _guard(old)
 
 

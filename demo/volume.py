@@ -224,7 +224,10 @@ def _fill_month(
     added = 0
     with connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE IF EXISTS {table}")
-        cursor.execute(f"CREATE TABLE {table} (LIKE {partitions.TABLE} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)")
+        cursor.execute(
+            f"CREATE TABLE {table} (LIKE {partitions.TABLE} INCLUDING DEFAULTS INCLUDING CONSTRAINTS) "
+            "WITH (autovacuum_enabled = false)"
+        )
         for one, opens in own:
             subscriptions.open_period(subscription, opens)
             parameters = _parameters(found, subscription, one, opens, people, seed)

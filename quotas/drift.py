@@ -60,6 +60,27 @@ def compare(organization_id: int, snapshot: Snapshot, copy: Copy, cut: StreamId)
     return found
 
 
+def add_deltas(found: Found, copy: Copy, deltas: Iterable[Delta]) -> None:
+    """Cells and totals that somebody else found to be lacking, with the values that they have in the copy."""
+    for delta in deltas:
+        less: tuple[int, int, int]
+        match delta:
+            case Cell():
+                counted: Iterable[int] = copy.cells.get((delta.record, delta.tag, delta.at), [0, 0, 0])
+                kind, record, field_name = "cell", delta.record, f"{delta.tag}{delta.at}"
+            case Total():
+                own = copy.records.get(delta.record)
+                counted = own.total if own is not None and own.period_code == delta.period_code else (0, 0, 0)
+                kind, record, field_name = "total", delta.record, "period"
+            case _:
+                raise TypeError("neither a cell nor a total")
+        less = (delta.credits, delta.tokens, delta.requests)
+        had = tuple(counted)
+        wanted = [one + other for one, other in zip(had, less, strict=True)]
+        found.compare(kind, record, [f"{field_name} {metric}" for metric in METRICS], wanted, had)
+        found.deltas.append(delta)
+
+
 def _newest(organization_id: int, copy: Copy) -> int:
     """The newest second of the counters or of the log, which may be ahead of counters that were restored."""
     latest = UsageRecord.objects.filter(organization_id=organization_id).aggregate(Max("admitted_at"))["admitted_at__max"]

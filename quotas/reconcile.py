@@ -25,7 +25,7 @@ from config import snapshot as config_snapshot
 from config.clock import utc_now
 from config.errors import DomainError
 from config.redis import sync_client, translated
-from quotas import adjusting, copies, drain, drift, engine, rebuild, records
+from quotas import adjusting, copies, drain, drift, engine, logbook, rebuild, records
 from quotas.copies import Copy, StreamId
 from quotas.drift import Difference
 from quotas.models import Drift, UsageDrain
@@ -101,11 +101,18 @@ def _once(redis: "SyncRedis", organization_id: int, repair: bool, now_ms: int | 
         _wait(redis, organization_id, copy.cut)
     # What the log held before the copy was made, the counters must hold: a stream that lost its end must not hide it.
     cut = max(copy.cut, logged) if copy is not None else logged
+    if copy is not None:
+        copy.cut = cut
     now = utc_now()
     with _one_snapshot():
         found = drift.Found()
         if copy is not None:
-            found = drift.compare(organization_id, config_snapshot.load(organization_id), copy, cut)
+            loaded = config_snapshot.load(organization_id)
+            found = drift.compare(organization_id, loaded, copy, cut)
+            # Filters that are not filled yet lack what was before them, and that is known.
+            filled = [one for one in loaded.quotas.filters if one.is_filled]
+            if filled:
+                drift.add_deltas(found, copy, logbook.missing(loaded, copy, filled, frozenset()))
         of_books = books.mismatches(organization, now - timedelta(days=IDLE_DAYS), now)
     repair_id = ""
     if repair and copy is not None and found.differences:

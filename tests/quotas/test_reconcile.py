@@ -20,7 +20,7 @@ from billing.models import SubscriptionPeriod, UsageHour
 from config import celery
 from config.clock import utc_now
 from config.redis import sync_client
-from quotas import adjusting, copies, engine, rebuild, reconcile, records, tasks, views
+from quotas import adjusting, copies, engine, filters, limits, rebuild, reconcile, records, tasks, views
 from quotas.models import Drift
 from quotas.reconcile import Report
 from tests import factories
@@ -48,7 +48,7 @@ class Requests:
 
     def admit(self, credits: int) -> str | None:
         made, now = request_id(), time.time()
-        view = views.view_for(self.snapshot, self.tenant.key_of(self.snapshot), int(now)).packed
+        view = views.view_for(self.snapshot, self.tenant.key_of(self.snapshot), int(now), "gpt-5.5").packed
         answer = self.probe.admit(made, now, view, credits, credits // 100, about=self.tenant.about)
         if answer[0] != "OK":
             return None
@@ -122,6 +122,14 @@ def assert_agrees(tenant: Tenant) -> None:
     )
 
 
+def filtered(tenant: Tenant) -> None:
+    """A limit of one model, in force: its requests are counted apart, too."""
+    limits.set_limit(
+        tenant.organization, scope="organization", of=None, metric="credits", window="7d", amount="1000000", models=["gpt-5.5"]
+    )
+    assert len(filters.fill(tenant.organization.pk)) == 1
+
+
 def hash_set(tenant: Tenant, name: str, change: Callable[[list[Any]], None]) -> None:
     probe = tenant.probe
     values = probe.field(name)
@@ -167,8 +175,13 @@ def damage_cell(tenant: Tenant) -> None:
         probe.redis.hset(probe.keys[0], f"{name}|{tag}{at}", "7000000 12 3")
 
 
+def add_to_total(values: list[Any]) -> None:
+    windows = records.unpack(values[14].encode("utf-8", "surrogateescape"))
+    values[14] = records.pack([windows[0] + 5 * CREDIT, windows[1] - 6, windows[2] + 7, *windows[3:]])
+
+
 def damage_total(tenant: Tenant) -> None:
-    hash_set(tenant, f"k{tenant.key.row.pk}", lambda values: values.__setitem__(14, records.pack([5, 6, 7])))
+    hash_set(tenant, f"k{tenant.key.row.pk}", add_to_total)
 
 
 def damage_open_bucket(tenant: Tenant) -> None:
@@ -198,18 +211,32 @@ def lose_record(tenant: Tenant) -> None:
     probe.redis.hdel(probe.keys[0], *gone)
 
 
+def damage_filter(tenant: Tenant) -> None:
+    """The records of a model filter, one of them lost."""
+    probe = tenant.probe
+    (pk,) = {one.filter_id for one in tenant.snapshot().quotas.filters}
+    values = probe.field("o")
+    assert values is not None
+    hash_set(tenant, f"o~f{pk}", add_to_total)
+    probe.redis.hset(probe.keys[0], f"o~f{pk}|c{values[2] // 36 - 5}", "7 8 9")
+    lost = f"k{tenant.key.row.pk}~f{pk}"
+    probe.redis.hdel(probe.keys[0], *[name for name in probe.dump() if name.decode().partition("|")[0] == lost])
+
+
 def lose_funding(tenant: Tenant) -> None:
     tenant.probe.redis.hdel(tenant.probe.keys[0], "f:o")
 
 
-DAMAGE = [damage_cell, damage_total, damage_open_bucket, damage_funding, damage_spent, lose_record, lose_funding]
+DAMAGE = [damage_cell, damage_total, damage_open_bucket, damage_funding, damage_spent, damage_filter, lose_record, lose_funding]
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_damage_is_found_stored_and_put_right(tenant: Tenant, damage: Callable[[Tenant], None]) -> None:
+    filtered(tenant)
     requests = Requests(tenant)
     for _ in range(5):
         requests.spend(CREDIT)
+    assert found(tenant).differences == ()
     damage(tenant)
     report = found(tenant)
     assert report.differences
@@ -229,9 +256,10 @@ def test_damage_is_found_stored_and_put_right(tenant: Tenant, damage: Callable[[
     assert_agrees(tenant)
 
 
-@pytest.mark.parametrize("damage", DAMAGE[:5], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", DAMAGE[:6], ids=lambda damage: damage.__name__)
 def test_damage_is_put_right_while_traffic_goes_on(tenant: Tenant, damage: Callable[[Tenant], None]) -> None:
     """Settlements between the copy and the repair are neither lost nor counted twice."""
+    filtered(tenant)
     Requests(tenant).spend(CREDIT)
     with paused_traffic(tenant) as pause:
         time.sleep(0.1)
