@@ -10,10 +10,10 @@ from django.db.models.deletion import ProtectedError
 
 from accounts.models import AuditEvent
 from billing.models import Plan, RateAlias, UsageRecord
-from config import snapshot
+from config import scope, snapshot
 from config.clock import utc_now
 from config.redis import Redis, client
-from quotas import admission, charging, errors, filters, limits, rebuild, reconcile, records, sweep
+from quotas import admission, charging, errors, filters, limits, rebuild, reconcile, records, sweep, tasks
 from quotas.admission import Admission
 from quotas.errors import LimitsError
 from quotas.models import Limit, ModelFilter
@@ -311,6 +311,21 @@ async def test_a_seats_use_is_not_the_organizations(redis: Redis) -> None:
     assert (usage.plan.rolled, usage.plan.used) == (60 * CREDIT, 60 * CREDIT)
     assert (await in_thread(UsageRecord.objects.filter(organization=tenant.organization).count)) <= 2
     assert await in_thread(rebuild.rebuild, tenant.organization.pk)
+
+
+async def test_the_minutes_task_makes_fills_and_activates_in_the_scope_of_each_organization(redis: Redis, tenant: Tenant) -> None:
+    made = await rolling(100 * CREDIT)
+    await spend(redis, tenant, 6, BIG)
+    await in_thread(limit, tenant, "10", BIG)
+
+    def run() -> int:
+        with scope.nothing():
+            return tasks.fill_filters()
+
+    assert await in_thread(run) >= 2
+    for one in (tenant, made):
+        assert [row.is_filled for row in (await in_thread(one.snapshot)).quotas.filters] == [True]
+    assert (await refused(redis, tenant, 4.5, BIG)).used == 6 * CREDIT
 
 
 # ----------------------------------------------------------------------------------------------- logs by the second
