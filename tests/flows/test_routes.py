@@ -76,6 +76,20 @@ RULES: dict[str, Rule] = {
     "o/<slug:slug>/key": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/key/issue": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/key/<uuid:uuid>/revoke": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/key/ask": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/key/requests/<uuid:uuid>/withdraw": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/key/<uuid:uuid>/rotate": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/members/invite": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members/limits": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members/limits/<uuid:uuid>": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members/limits/<uuid:uuid>/remove": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members/limits/<uuid:uuid>/boost": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members/boosts/<uuid:uuid>/end": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members/requests/<uuid:uuid>": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members/<uuid:uuid>": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/members/<uuid:uuid>/change": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members/<uuid:uuid>/remove": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/overview": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/invoices": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/invoices/plan": FOREIGN,
@@ -201,7 +215,7 @@ def test_nothing_foreign_is_in_any_answer(world: World, role: str, settings: Any
     assert world.tenant.member.api_keys.count() == 1
 
 
-@pytest.mark.parametrize("route", ["o/<slug:slug>/key", "o/<slug:slug>/overview", "o/<slug:slug>/"])
+@pytest.mark.parametrize("route", ["o/<slug:slug>/key", "o/<slug:slug>/members", "o/<slug:slug>/overview", "o/<slug:slug>/"])
 def test_a_foreign_organization_is_answered_exactly_as_a_missing_one(world: World, route: str) -> None:
     client = Client(raise_request_exception=False)
     home = factories.organization()
