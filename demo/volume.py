@@ -109,7 +109,7 @@ BOOK = """
     INSERT INTO billing_ledgerentry
         (uuid, organization_id, kind, debit, credit, amount, reference, occurred_at, created_at, period_id, member_id, request_id,
          reason)
-    SELECT gen_random_uuid(), organization_id, 'usage_quota', 'usage', 'allowance', credits,
+    SELECT gen_random_uuid(), record.organization_id, 'usage_quota', 'usage', 'allowance', credits,
         'usage:' || request_id || ':0:quota', admitted_at, now(), period.id, member_id, request_id, ''
     FROM billing_usagerecord AS record
     JOIN billing_subscriptionperiod AS period ON period.subscription_id = %s AND period.starts_at = record.period_starts_at
