@@ -115,7 +115,7 @@ def of_scope(reader: Member, *, now: datetime) -> Scope:
     members = Member.objects.for_organization(organization).current().select_related("user", "team").order_by("pk")
     teams = Team.objects.filter(organization=organization)
     if not is_whole:
-        members, teams = members.filter(team_id=reader.team_id), teams.filter(pk=reader.team_id)
+        members, teams = members.filter(team=reader.team), teams.filter(members=reader)
     found, groups = tuple(members), tuple(teams)
     keys = _keys(organization, found)
     counters, trouble = _counters(organization, found, [team.pk for team in groups], now)

@@ -240,7 +240,7 @@ def of_everybody(organization: Organization, *, members: Sequence[Member], team_
         first = 1 + len(nobodies)
         used = {member.pk: usage.member_credits for member, usage in zip(members, usages[first:], strict=False)}
         names = {key.key_id: key for key in keys}
-        meters = {}
+        meters: dict[str, Meter] = {}
         for one, usage in zip(asked, usages, strict=True):
             key = names.get(one.key_id)
             for limit in usage.limits:

@@ -126,7 +126,7 @@ def waiting_for(decider: Member) -> QuerySet[LimitRequest]:
     if reach is Reach.NONE:
         return rows.none()
     if reach is Reach.SCOPE:
-        rows = rows.filter(member__team_id=decider.team_id)
+        rows = rows.filter(member__team=decider.team)
     related = (
         "organization",
         "member__user",
