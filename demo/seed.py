@@ -20,7 +20,7 @@ from config import scope, snapshot
 from config.clock import utc_now
 from config.launch.secrets import write_private
 from config.redis import sync_client, translated
-from demo import cast, history
+from demo import cast, history, money
 from demo.cast import OPERATOR, Person, Tenant
 from quotas import engine, limits, rebuild, records
 from routing import accounts as pool_accounts
@@ -68,6 +68,7 @@ def run(upstream_url: str, var_dir: Path, now: datetime | None = None) -> list[d
 def _run(upstream_url: str, var_dir: Path, now: datetime) -> list[dict[str, Any]]:
     logins = Logins.load(var_dir / LOGINS)
     _operator(logins)
+    money.price_plans()
     described = []
     for tenant in cast.TENANTS:
         organization = _organization(tenant, now)
@@ -80,6 +81,9 @@ def _run(upstream_url: str, var_dir: Path, now: datetime) -> list[dict[str, Any]
         _limits(tenant, organization, texts)
         if _history(tenant, organization, people, texts, now):
             _recount(organization)
+        money.sell(tenant, organization, now)
+        money.ask(tenant, organization, people, now)
+        money.limit_models(organization)
         described.append(
             {
                 "slug": organization.slug,
@@ -95,6 +99,7 @@ def _run(upstream_url: str, var_dir: Path, now: datetime) -> list[dict[str, Any]
                 ],
             }
         )
+    money.close_periods(now)
     return described
 
 

@@ -12,15 +12,15 @@ from django.db.models import Sum
 
 from accounts import keys, members, snapshots
 from accounts.models import ApiKey, AuditEvent, Member, Organization, User
-from billing import pricing
-from billing.models import Subscription, SubscriptionPeriod, UsageRecord
+from billing import ledger, pricing
+from billing.models import Invoice, LedgerEntry, Subscription, SubscriptionPeriod, UsageRecord
 from billing.tokens import TokenUsage
 from config import snapshot
 from config.clock import utc_now
 from config.redis import sync_client
 from demo import cast, seed
 from quotas import engine, rebuild, records
-from quotas.models import Limit
+from quotas.models import Limit, LimitBoost, LimitRequest
 from routing.models import PoolAccount
 from tests import secrets
 from tests.upstream import ScriptedUpstream
@@ -97,7 +97,8 @@ def test_plans_zones_accounts_and_limits_are_those_of_the_cast(demo: Described) 
         ]
         assert made.sign_in_terms_accepted_by == Member.objects.get(organization=made, role="owner").user
         assert AuditEvent.objects.filter(organization=made, action="organization.sign_in_terms_accepted").count() == 1
-        assert sorted(Limit.objects.for_organization(made).values_list("scope", "metric", "window")) == sorted(
+        own = Limit.objects.for_organization(made).filter(model_filter=None)
+        assert sorted(own.values_list("scope", "metric", "window")) == sorted(
             (cap.scope, cap.metric, cap.window) for cap in tenant.caps
         )
         assert len({cap.scope for cap in tenant.caps}) >= 3
@@ -151,6 +152,26 @@ def test_the_periods_hold_what_the_log_holds(demo: Described) -> None:
         assert all(period.used_from_quota <= period.quota for period in periods)
 
 
+def test_credits_were_given_and_bought_and_more_was_asked_for(demo: Described) -> None:
+    for tenant in cast.TENANTS:
+        made = organization(tenant.slug)
+        assert ledger.balance(made.pk).left == 2250 * 1_000_000
+        asked = LimitRequest.objects.filter(organization=made).order_by("pk")
+        boosts = LimitBoost.objects.filter(organization=made)
+        assert [one.status for one in asked] == ["pending", "approved"][: len(asked)]
+        assert [boost.request for boost in boosts] == [one for one in asked if one.status == "approved"]
+        assert Limit.objects.for_organization(made).exclude(model_filter=None).count() == 1
+
+
+def test_periods_that_are_over_are_invoiced_as_the_ledger_stands(demo: Described) -> None:
+    for tenant in cast.TENANTS:
+        made = organization(tenant.slug)
+        assert not SubscriptionPeriod.objects.filter(organization=made, ends_at__lte=NOW, closed_at=None).exists()
+        over = SubscriptionPeriod.objects.filter(organization=made, ends_at__lte=NOW)
+        used = LedgerEntry.objects.filter(organization=made, period__in=over, debit="usage").aggregate(sum=Sum("amount"))["sum"]
+        assert Invoice.objects.for_organization(made).aggregate(sum=Sum("credits"))["sum"] == used > 0
+
+
 def test_a_second_run_keeps_everything(demo: Described, upstream: ScriptedUpstream, tmp_path: Path) -> None:
     before = {
         "users": list(User.objects.order_by("pk").values_list("email", "password")),
@@ -158,6 +179,9 @@ def test_a_second_run_keeps_everything(demo: Described, upstream: ScriptedUpstre
         "limits": list(Limit.objects.order_by("pk").values_list("pk", "amount")),
         "accounts": list(PoolAccount.objects.order_by("pk").values_list("pk", "identity")),
         "records": list(UsageRecord.objects.order_by("admitted_at", "request_id").values_list("request_id", "credits")),
+        "ledger": list(LedgerEntry.objects.order_by("pk").values_list("reference", "amount")),
+        "invoices": list(Invoice.objects.order_by("pk").values_list("number", "total")),
+        "requests": list(LimitRequest.objects.order_by("pk").values_list("pk", "status")),
     }
     assert run(upstream, tmp_path, NOW) == demo
     after = {
@@ -166,6 +190,9 @@ def test_a_second_run_keeps_everything(demo: Described, upstream: ScriptedUpstre
         "limits": list(Limit.objects.order_by("pk").values_list("pk", "amount")),
         "accounts": list(PoolAccount.objects.order_by("pk").values_list("pk", "identity")),
         "records": list(UsageRecord.objects.order_by("admitted_at", "request_id").values_list("request_id", "credits")),
+        "ledger": list(LedgerEntry.objects.order_by("pk").values_list("reference", "amount")),
+        "invoices": list(Invoice.objects.order_by("pk").values_list("number", "total")),
+        "requests": list(LimitRequest.objects.order_by("pk").values_list("pk", "status")),
     }
     assert after == before
 
