@@ -11,7 +11,6 @@ from config import scope
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.prod")
 
 
-
 class ScopedTask(Task[..., Any]):
     """Begins with no tenant's rows in sight: a task enters the organization that it works for."""
 

@@ -18,8 +18,8 @@ from config.management.operator import OperatorCommand
 class Command(OperatorCommand):
     help = (
         "Gives an organization a price of its own for a model, from its next request on, in place of the card's. Prices are "
-        "credits per million tokens; what is left out of the multipliers is copied from the card. The model `fallback` prices what has no "
-        "rate, if the organization chose that. Earlier requests keep their price."
+        "credits per million tokens; what is left out of the multipliers is copied from the card. The model `fallback` prices what "
+        "has no rate, if the organization chose that. Earlier requests keep their price."
     )
 
     def arguments(self, parser: ArgumentParser) -> None:
