@@ -335,22 +335,23 @@ class Stage:
             # One that had just been started again may not have come to handle the signal.
             assert code in (0, -signal.SIGTERM), f"worker {number} ended with {code}:\n{self.tail(f'worker-{number}')}"
         deadline = time.monotonic() + QUIET_SECONDS
-        while any(self.unfinished(tenant) for tenant in self.tenants):
-            assert time.monotonic() < deadline, {one.kind: self.unfinished(one) for one in self.tenants}
+        while any(unfinished(tenant) for tenant in self.tenants):
+            assert time.monotonic() < deadline, {one.kind: unfinished(one) for one in self.tenants}
             time.sleep(0.1)
         for process in self.ledgers.values():
             process.send_signal(signal.SIGTERM)
         for process in self.ledgers.values():
             assert process.wait(30) in (0, -signal.SIGTERM)
 
-    def unfinished(self, tenant: Tenant) -> dict[str, int]:
-        """What still runs: live holds, entries not drained; empty if nothing does."""
-        redis: Any = weir_redis.sync_client()
-        pk = tenant.organization.pk
-        stored: dict[bytes, bytes] = redis.hgetall(engine.counters_key(pk))
-        live = sum(1 for name, raw in stored.items() if name.startswith(b"h:") and records.unpack(raw)[0] == "L")
-        waiting = redis.xlen(engine.stream_key(pk))
-        return {name: count for name, count in (("live", live), ("waiting", waiting)) if count}
+
+def unfinished(tenant: Tenant) -> dict[str, int]:
+    """What still runs: live holds, entries not drained; empty if nothing does."""
+    redis: Any = weir_redis.sync_client()
+    pk = tenant.organization.pk
+    stored: dict[bytes, bytes] = redis.hgetall(engine.counters_key(pk))
+    live = sum(1 for name, raw in stored.items() if name.startswith(b"h:") and records.unpack(raw)[0] == "L")
+    waiting = redis.xlen(engine.stream_key(pk))
+    return {name: count for name, count in (("live", live), ("waiting", waiting)) if count}
 
 
 def record_of(limit: Limit) -> str:
