@@ -31,6 +31,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self._apply()
         super()._set_autocommit(autocommit)  # type: ignore[misc]  # django-stubs leave it out
 
+    def _commit(self) -> None:
+        # The server answers the COMMIT of a transaction that failed by a rollback, and without an error.
+        is_lost = self.connection is not None and self.connection.info.transaction_status == TransactionStatus.INERROR
+        super()._commit()  # type: ignore[misc]
+        if is_lost:
+            self._applied = None
+
     def _rollback(self) -> None:
         self._applied = None
         super()._rollback()  # type: ignore[misc]

@@ -174,6 +174,29 @@ def test_a_rollback_does_not_leave_the_wrong_scope_behind(two: tuple[Organizatio
         assert set(Team.objects.values_list("organization_id", flat=True)) == {own.pk}
 
 
+def test_a_commit_that_the_server_answers_by_a_rollback_does_not_either(two: tuple[Organization, Organization]) -> None:
+    """The server ends a failed transaction by a rollback, whatever the client asks for, and takes the setting back in silence."""
+    own, foreign = two
+
+    def told() -> str:
+        with scope.organization(foreign.pk):
+            Team.objects.count()
+        connection.set_autocommit(False)
+        try:
+            with scope.organization(own.pk):
+                Team.objects.count()
+                with pytest.raises(ProgrammingError):
+                    rows("SELECT nonsense")
+                connection.commit()
+                setting: str = rows("SELECT current_setting('weir.organization')")[0][0]
+                return setting
+        finally:
+            connection.rollback()
+            connection.set_autocommit(True)
+
+    assert in_a_thread(told) == str(own.pk)
+
+
 def test_scopes_nest_and_come_back_in_one_transaction(two: tuple[Organization, Organization]) -> None:
     own, foreign = two
     with scope.organization(own.pk), transaction.atomic():
