@@ -31,6 +31,7 @@ from tests import factories
 from tests.flows.stack import ROOT, environment
 
 QUIET_SECONDS = 30.0
+MOST_LIMITS = 2
 
 
 @dataclass
@@ -59,6 +60,8 @@ class Tenant:
     teams: list[Team] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
     standing: list[Standing] = field(default_factory=list)
+    fixed: set[tuple[str, str, str]] = field(default_factory=set)
+    """Questions of the limits that stand from the beginning to the end; boosts raise them."""
     revoked: dict[str, int] = field(default_factory=dict)
     """By public id: the server's ms when `revoke` had returned."""
 
@@ -188,7 +191,7 @@ class Stage:
             (self.change_limit, 5),
             (self.boost, 1),
             (self.revoke, 0.5),
-            (self.change_plan, 1),
+            (self.change_plan, 2),
             (self.give, 2),
             (self.take, 0.5),
             (self.seat, 0.7),
@@ -208,6 +211,16 @@ class Stage:
 
     def change_limit(self) -> None:
         tenant = self.rng.choice(self.tenants)
+        changing = [
+            one for one in Limit.objects.for_organization(tenant.organization).order_by("pk") if asked(one) not in tenant.fixed
+        ]
+        if len(changing) > MOST_LIMITS:
+            # Else the race would soon stand still.
+            limit = self.rng.choice(changing)
+            tenant.ends(asked(limit))
+            limits.change(limit, "none", by=None)
+            self.done["limits removed"] += 1
+            return
         key = self.rng.choice(tenant.keys)
         which = self.rng.choice(["organization", "team", "member", "key"])
         metric, window = self.rng.choice(
@@ -227,10 +240,18 @@ class Stage:
             "member": (user.email, f"m{key.member_id}"),
             "key": (key.public_id, f"k{key.pk}"),
         }[which]
-        if which == "key" and key.public_id in tenant.revoked:
+        if (which == "key" and key.public_id in tenant.revoked) or (record, metric, window) in tenant.fixed:
             return
-        shares = [self.quota // 6, self.quota // 2, 2 * self.quota]
-        amount = self.rng.choice({"credits": shares, "tokens": [20_000, 90_000], "requests": [60, 300]}.get(metric, [4, 40]))
+        amount = self.rng.choice(
+            {
+                "credits": [self.quota // 6, self.quota // 2, 2 * self.quota],
+                "tokens": [self.quota // 60, self.quota // 10],
+                "requests": [self.quota // 10_000, self.quota // 2_000],
+                "requests_per_minute": [60, 600],
+                "requests_per_second": [5, 50],
+                "concurrent": [3, 12],
+            }[metric]
+        )
         wanted = None if self.rng.random() < 0.4 else amount
         strategy = self.rng.choice([None, None, "sliding_log"]) if window in ("5h", "1d", "7d", "30d") else None
         self.set_limit(tenant, (record, metric, window), which, of, wanted, strategy)
@@ -261,7 +282,7 @@ class Stage:
             return
         limit = self.rng.choice(found)
         extra = max(1, limit.amount // 10)
-        before = tenant.ends((record_of(limit), limit.metric, limit.window))
+        before = tenant.ends(asked(limit))
         until = utc_now() + timedelta(seconds=self.rng.choice([2, 30]))
         limits.boost(limit, extra=extra, until=until, reason="race", by=None)
         if before is not None:
@@ -281,8 +302,8 @@ class Stage:
     def change_plan(self) -> None:
         tenant = self.rng.choice(self.tenants)
         own = Subscription.objects.active().filter(organization=tenant.organization, member=None).get()
-        plan = tenant.plans[1] if tenant.kind == "exact" else self.rng.choice(tenant.plans)
-        if own.plan_id == plan.pk:
+        plan = next(plan for plan in tenant.plans if plan.pk != own.plan_id)
+        if tenant.kind == "exact" and plan.pk == tenant.plans[0].pk:
             return
         self.rng.choice([changes.change_plan, changes.renew_on])(own, plan, by=None, now=utc_now())
         self.done["plans changed"] += 1
@@ -354,6 +375,10 @@ def unfinished(tenant: Tenant) -> dict[str, int]:
     return {name: count for name, count in (("live", live), ("waiting", waiting)) if count}
 
 
+def asked(limit: Limit) -> tuple[str, str, str]:
+    return record_of(limit), limit.metric, limit.window
+
+
 def record_of(limit: Limit) -> str:
     if limit.team_id is not None:
         return f"t{limit.team_id}"
@@ -375,8 +400,9 @@ def run(folder: Path, *, seconds: float, processes: int, seed: int) -> tuple[Sta
             assert user is not None
             first, team = tenant.keys[0], tenant.teams[1]
             stage.set_limit(tenant, ("o", "credits", "30d"), "organization", None, 4 * quota)
-            stage.set_limit(tenant, (f"m{first.member_id}", "credits", "month"), "member", user.email, quota // 4)
+            stage.set_limit(tenant, (f"m{first.member_id}", "credits", "month"), "member", user.email, quota // 2)
             stage.set_limit(tenant, (f"t{team.pk}", "requests", "1d"), "team", team.name, int(30 * seconds))
+            tenant.fixed = {one.question for one in tenant.standing}
         with stage.playing():
             stage.wait_ready()
             stage.play(seconds)
