@@ -243,8 +243,9 @@ def _worker(person: Person, member: Member, text: str) -> history.Worker:
 def _carriers(organization: Organization) -> list[history.Carrier]:
     """Sign-in accounts by their weight; the API key takes what is left over."""
     rows = PoolAccount.objects.without_secrets().filter(pool__organization=organization).order_by("pk")
+    today = utc_now().date()
     return [
-        history.Carrier(row.pk, row.kind, row.weight_thousandths if row.kind == PoolAccount.Kind.CHATGPT else 400) for row in rows
+        history.Carrier(row.pk, row.kind, row.weight_on(today) if row.kind == PoolAccount.Kind.CHATGPT else 400) for row in rows
     ]
 
 

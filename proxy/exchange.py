@@ -17,7 +17,7 @@ from django.db import Error as DatabaseTrouble
 
 from config import logging as weir_logging
 from config.errors import DomainError
-from proxy import auth, errors, estimate, intake, lifespan, permits, request_ids, settlement
+from proxy import auth, errors, estimate, intake, lifespan, permits, request_ids, settlement, turns
 from proxy.asgi import App, Receive, Scope, Send, headers_of
 from proxy.attempt import Sender, Verdict
 from proxy.auth import Caller
@@ -30,9 +30,10 @@ from quotas import admission, refusal_log
 from quotas.admission import Admission, Amount
 from quotas.errors import Stale
 from routing import credentials, health, selection, sticky
+from routing.choice import Live
 from routing.errors import CredentialError, SelectionError
 from routing.health import Failure, Kind
-from routing.selection import Lease, Live
+from routing.selection import Lease
 from routing.snapshots import CHATGPT, PoolSnapshot
 
 logger = logging.getLogger(__name__)
@@ -138,8 +139,12 @@ class Exchange:
     async def _admit(self, resources: Resources, caller: Caller, inspection: Inspection) -> tuple[Call, PoolSnapshot, Admission]:
         """Prices, estimates and holds; brings the pool's live state along. Raises DomainError or Stale, and then holds nothing."""
         try:
-            rate = permits.check(caller, inspection, at=resources.now())
-            pool = selection.pool_for(caller.snapshot, caller.key)
+            now = resources.now()
+            rate = permits.check(caller, inspection, at=now)
+            subscription = permits.subscription_of(caller, at=now)
+            pool = selection.pool_for(
+                caller.snapshot, caller.key, plan=subscription.plan_slug if subscription is not None else None
+            )
         except DomainError:
             await admission.check_newest(resources.redis, caller.snapshot)
             raise
@@ -152,7 +157,8 @@ class Exchange:
         )
         name = caller.snapshot.billing.rates.upstream_name(inspection.model, resources.now())
         alias_of = name if name != inspection.model else ""
-        call = Call(self._request_id, caller, inspection, rate, guess, session_key, self._began, alias_of)
+        stand = turns.read(self._headers, inspection.fields)
+        call = Call(self._request_id, caller, inspection, rate, guess, session_key, self._began, alias_of, stand)
         admitted = await admission.admit(
             resources.redis,
             caller.snapshot,
@@ -161,7 +167,7 @@ class Exchange:
             need=Amount(guess.credits, guess.tokens),
             about=settlement.about(caller, inspection, session_key),
             model=inspection.model,
-            alongside=selection.live_commands(pool, session_key, inspection.previous_response_id),
+            alongside=selection.live_commands(pool, session_key, inspection.previous_response_id, member_id=caller.key.member_id),
         )
         return call, pool, admitted
 
@@ -288,7 +294,12 @@ class Exchange:
             request_id=self._request_id,
             model=call.upstream_model,
             tier=call.inspection.service_tier,
+            effort=call.inspection.reasoning_effort,
             session_key=call.session_key,
+            member_id=call.caller.key.member_id,
+            is_inside_turn=call.stand.is_inside,
+            is_bound=call.stand.is_bound,
+            recache=turns.recache(call.rate, call.estimate.input_tokens),
             exclude=excluded,
             now_ms=tab.hold.ack,
             rng=random.random,
@@ -324,6 +335,7 @@ class Exchange:
         """Ends the hold, exactly once."""
         resources.renewer.discard(tab.hold)
         if not tab.is_written:
+            self._book(resources, tab)
             await admission.release(resources.redis, tab.hold)
             return
         try:
@@ -333,4 +345,17 @@ class Exchange:
             logger.exception("bill not written")
             call = tab.call
             amount, body = tab.hold.observed, settlement.about(call.caller, call.inspection, call.session_key)
+        self._book(resources, tab)
         await admission.settle(resources.redis, tab.hold, amount=amount, body=body)
+
+    @staticmethod
+    def _book(resources: Resources, tab: Tab) -> None:
+        """Tells routing what each account spent, and whether the session's turn goes on; in one write with the settlement."""
+        for attempt in tab.attempts:
+            is_last = attempt is tab.attempts[-1]
+            if is_last or attempt.credits:
+                resources.spawn(
+                    selection.book(
+                        resources.redis, attempt.lease, credits=attempt.credits, then=attempt.hold_then if is_last else "go"
+                    )
+                )

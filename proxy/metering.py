@@ -27,6 +27,9 @@ TERMINAL: Mapping[str, str] = {
 PREAMBLE = frozenset({CREATED, "response.in_progress", "response.queued", "keepalive", "codex.rate_limits", ""})
 FAILING = frozenset({"response.failed", "error"})
 ITEM_DONE = "response.output_item.done"
+CALLS = frozenset({"response.function_call_arguments.done", "response.custom_tool_call_input.done"})
+CALL_ITEMS = (b'"function_call"', b'"custom_tool_call"', b'"local_shell_call"')
+"""Items that the client answers, so that the turn goes on."""
 
 
 class Response(msgspec.Struct):
@@ -66,6 +69,8 @@ class Meter:
     usage: dict[str, Any] | None = field(default=None, repr=False)
     failure: bytes | None = field(default=None, repr=False)
     has_output: bool = False
+    calls_tools: bool = False
+    """The client is asked to run something: the turn goes on with its answer."""
     events: int = 0
     _delta_bytes: int = 0
     _deltas: int = 0
@@ -102,6 +107,8 @@ class Meter:
             self.failure = data
             return
         self.has_output = True
+        if name in CALLS:
+            self.calls_tools = True
         if name == ITEM_DONE:
             self._item_done(event)
 
@@ -116,6 +123,7 @@ class Meter:
         if response is None:
             return
         self._take(response)
+        self.calls_tools = any(item in body for item in CALL_ITEMS)
         if response.status in ("completed", "incomplete", "failed") or response.usage is not None:
             self.status = TERMINAL.get(f"response.{response.status}", "ok")
 
@@ -126,6 +134,7 @@ class Meter:
         self.status = self.status or TERMINAL[name]
         if event.data is not None:
             self._read(event.data)
+            self.calls_tools = self.calls_tools or any(item in event.data for item in CALL_ITEMS)
             if name in FAILING:
                 self.failure = event.data
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from billing import events, pricing, tokens
 from billing.errors import ImplausibleUsage, ModelUnknown, ModelUnpriced
@@ -24,7 +24,9 @@ from proxy.auth import Caller
 from proxy.dialects.responses import Inspection
 from proxy.estimate import Estimate
 from proxy.metering import Meter
+from proxy.turns import Stand
 from quotas.holds import Amount, Hold
+from routing.health import Kind
 from routing.selection import Lease
 
 logger = logging.getLogger(__name__)
@@ -55,14 +57,19 @@ class Attempt:
     http_status: int = 0
     failure: str = ""
     ended_by: EndedBy = EndedBy.NOBODY
+    credits: int = 0
+    """What it cost, micro-credits, once the tab is made out."""
+
+    @property
+    def hold_then(self) -> Literal["go", "end", "free"]:
+        """What becomes of the room held for the session's turn (`selection.book`)."""
+        if self.failure == Kind.USAGE_LIMIT.value:
+            return "free"
+        return "go" if self.meter.calls_tools else "end"
 
     def trace(self) -> dict[str, Any]:
         """What the request log shows of it."""
-        step: dict[str, Any] = {
-            "account_id": self.lease.account.account_id,
-            "reason": self.lease.reason,
-            "candidates": self.lease.candidates,
-        }
+        step = self.lease.trace()
         if self.http_status:
             step["status"] = self.http_status
         if self.failure:
@@ -84,6 +91,8 @@ class Call:
     """time.monotonic() at its first byte."""
     alias_of: str = ""
     """The model that the asked name stands for, if it is an alias: what accounts are chosen by and the upstream is asked for."""
+
+    stand: Stand = field(default_factory=Stand)
 
     @property
     def upstream_model(self) -> str:
@@ -169,7 +178,12 @@ class Tab:
     def owed(self) -> tuple[Amount, bytes]:
         """The amount to settle and the usage event's body."""
         call = self.call
-        lines = [line for attempt in self.attempts if (line := self._line(attempt)) is not None]
+        lines = []
+        for attempt in self.attempts:
+            line = self._line(attempt)
+            if line is not None:
+                lines.append(line)
+                attempt.credits = line.price.credits
         is_implausible = any(line.is_implausible for line in lines)
         credits = sum(line.price.credits for line in lines)
         counted = sum(line.tokens for line in lines)

@@ -61,7 +61,8 @@ def add_chatgpt(
         account.email = sign_in.email[:254]
         if is_new or plan is not None or plan_type != account.plan_type:
             account.plan_type = plan_type[:40]
-            account.weight_thousandths = capacity.weight_thousandths(plan_type, now.date())
+            # Its plan's, as dated, until a lead gives it another.
+            account.weight_thousandths = None
         account.access_token = sealing.seal(sign_in.access_token, account=account.uuid, field="access_token")
         account.refresh_token = sealing.seal(sign_in.refresh_token, account=account.uuid, field="refresh_token")
         account.access_expires_at = sign_in.access_expires_at

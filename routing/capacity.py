@@ -2,11 +2,11 @@
 
 The figures are `plans.weights_in_plus_units` of the rate card data (`billing/data`), schema codex-2026, whose sources are
 S3, "OpenAI Developers, 'Codex Pricing' page" (April 2026), and S12, "TokenGauge release v0.55.0" (2026-10-29, a third
-party's transcription). Vendors change them without notice: an account keeps its weight as a number that a lead may edit.
+party's transcription). Vendors change them without notice: a lead may give an account a number of its own, and a pool other bases.
 """
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 
 BASE_SHORT_CREDITS = 225
 """Credits that one Plus carries in 5 hours: an assumption, and only ratios of it matter here."""
@@ -80,3 +80,22 @@ def weight_thousandths(plan: str, on: date) -> int:
         return listed[-1]
     later = [weights.by_plan[name] for weights in DATED if name in weights.by_plan]
     return later[0] if later else PLUS
+
+
+def changes(plan: str, after: date) -> tuple[tuple[int, int], ...]:
+    """The plan's later weights: (from, unix milliseconds; thousandths of Plus), in order of time."""
+    name = plan_name(plan)
+    return tuple(
+        (round(datetime(w.as_of.year, w.as_of.month, w.as_of.day, tzinfo=UTC).timestamp() * 1000), w.by_plan[name])
+        for w in DATED
+        if w.as_of > after and name in w.by_plan
+    )
+
+
+def estimated_use(reported: float, own: float, since: float, capacity: float) -> float:
+    """The used fraction of a window now: u = clamp(own/c, p, p + 0.01) + since/c.
+
+    Upstreams report whole percents at the head of an answer. `reported` is that fraction p, `own` the credits we metered in this
+    window up to the report, `since` those metered after it. Use by others shows in p and wins.
+    """
+    return min(max(own / capacity, reported), reported + 0.01) + since / capacity

@@ -59,7 +59,7 @@ class AccountsAtCap(SelectionError):
 
 
 class NoAccountAvailable(SelectionError):
-    """`reason`: no_pool, no_accounts, needs_sign_in, paused or model_not_served."""
+    """`reason`: one of SENTENCES."""
 
     code: ClassVar[str] = "no_account_available"
     status: ClassVar[int] = 400
@@ -70,6 +70,8 @@ class NoAccountAvailable(SelectionError):
         "needs_sign_in": "Every account of the pool needs to be signed in again.",
         "paused": "No account of the pool is serving.",
         "model_not_served": "No account of the pool serves this model.",
+        "effort_not_served": "No account of the pool serves this reasoning effort.",
+        "tier_not_served": "No account of the pool serves this service tier.",
     }
 
     def __init__(self, reason: str) -> None:

@@ -1,6 +1,7 @@
 """Pools and the accounts in them."""
 
 import uuid
+from datetime import date
 from typing import ClassVar, Self
 
 from django.contrib.postgres.fields import ArrayField
@@ -8,24 +9,48 @@ from django.db import models
 from django.db.models import Q
 
 from accounts.models import Organization, Team, User
+from routing import capacity
 
 
 class Pool(models.Model):
-    """Accounts that carry traffic together: an organization's, or (organization null) the operator's shared one."""
+    """Accounts that carry traffic together: an organization's, or (organization null) the operator's shared one.
+
+    `teams`: who may use it; none means everybody. `plans`: slugs of the plans that offer a shared pool.
+    """
 
     class Strategy(models.TextChoices):
-        CAPACITY_WEIGHTED = "capacity_weighted", "Capacity weighted"
+        PACE = "pace", "Pace: whole turns, warm caches, even weeks"
+        CAPACITY_WEIGHTED = "capacity_weighted", "Capacity weighted: by what is left of the week"
+        RELATIVE_AVAILABILITY = "relative_availability", "Relative availability: by what is left per time to the reset"
+        RESET_DRAIN = "reset_drain", "Reset drain: what resets soonest"
+        USAGE_WEIGHTED = "usage_weighted", "Usage weighted: the least used"
+        ROUND_ROBIN = "round_robin", "Round robin: the longest unselected"
+        FILL_FIRST = "fill_first", "Fill first: the most used"
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, null=True, blank=True, on_delete=models.PROTECT, related_name="pools")
     name = models.CharField(max_length=80)
-    strategy = models.CharField(max_length=24, choices=Strategy.choices, default=Strategy.CAPACITY_WEIGHTED)
+    strategy = models.CharField(max_length=24, choices=Strategy.choices, default=Strategy.PACE)
+    # A fresh placement needs room for this many percent of the predicted turn; also what is held. A warm session leaves when less
+    # than that share of a turn is left.
+    safety_percent = models.PositiveSmallIntegerField(default=400)
+    loyalty_percent = models.PositiveSmallIntegerField(default=75)
+    # What one Plus carries. Only ratios matter much, so errors of a third cost little.
+    base_short_credits = models.PositiveIntegerField(default=capacity.BASE_SHORT_CREDITS)
+    base_weekly_credits = models.PositiveIntegerField(default=capacity.BASE_WEEKLY_CREDITS)
+    plans = ArrayField(models.CharField(max_length=40), default=list, blank=True)
     teams = models.ManyToManyField(Team, blank=True, related_name="pools")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ["id"]
-        constraints: ClassVar = [models.UniqueConstraint(fields=["organization", "name"], name="pool_name_in_organization")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["organization", "name"], name="pool_name_in_organization", nulls_distinct=False),
+            models.CheckConstraint(condition=Q(safety_percent__range=(100, 2000)), name="pool_safety_is_a_share"),
+            models.CheckConstraint(condition=Q(loyalty_percent__lte=1000), name="pool_loyalty_is_a_share"),
+            models.CheckConstraint(condition=Q(base_short_credits__gt=0, base_weekly_credits__gt=0), name="pool_base_above_zero"),
+            models.CheckConstraint(condition=Q(organization=None) | Q(plans=[]), name="pool_of_plans_is_shared"),
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -64,11 +89,14 @@ class PoolAccount(models.Model):
     plan_type = models.CharField(max_length=40, blank=True)
     chatgpt_account_id = models.CharField(max_length=100, blank=True)
     base_url = models.URLField(blank=True)
-    weight_thousandths = models.PositiveIntegerField(default=1000)
+    # A lead's own figure; null follows the dated weight of the plan (`routing.capacity`).
+    weight_thousandths = models.PositiveIntegerField(null=True, blank=True)
     concurrency_cap = models.PositiveIntegerField(null=True, blank=True)
     floor_percent = models.PositiveSmallIntegerField(default=0)
     priority = models.SmallIntegerField(default=0)
     models_served = ArrayField(models.CharField(max_length=120), null=True, blank=True)
+    efforts_served = ArrayField(models.CharField(max_length=20), null=True, blank=True)
+    tiers_served = ArrayField(models.CharField(max_length=20), null=True, blank=True)
     status = models.CharField(max_length=16, choices=Status.choices, default=Status.ACTIVE)
     status_reason = models.CharField(max_length=200, blank=True)
     # Ciphertexts with the key's id in front: `id:token` (`routing.sealing`).
@@ -92,7 +120,14 @@ class PoolAccount(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["pool", "identity"], name="account_identity_in_pool"),
             models.CheckConstraint(condition=Q(floor_percent__lte=100), name="account_floor_is_percent"),
+            models.CheckConstraint(condition=~Q(weight_thousandths=0), name="account_weight_above_zero"),
         ]
 
     def __str__(self) -> str:
         return self.label
+
+    def weight_on(self, day: date) -> int:
+        """Its capacity on a day, in thousandths of one Plus."""
+        if self.weight_thousandths is not None:
+            return self.weight_thousandths
+        return capacity.weight_thousandths(self.plan_type, day)

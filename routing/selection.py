@@ -11,51 +11,37 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from django.conf import settings
 
 from config.redis import Redis, ReplyError
 from config.snapshot import Snapshot
+from routing import choice, pace, sticky, turns
 from routing import live as live_state
-from routing import sticky, strategies
-from routing.errors import AccountsAtCap, NoAccountAvailable, OwnerGone, PoolBusy, PoolExhausted
-from routing.live import AccountState, States
-from routing.snapshots import ACTIVE, NEEDS_SIGN_IN, AccountSnapshot, PoolSnapshot, RoutingSnapshot
-from routing.sticky import Sticky
+from routing.choice import Live, choose
+from routing.errors import AccountsAtCap, NoAccountAvailable
+from routing.live import States
+from routing.pace import Place
+from routing.snapshots import AccountSnapshot, PoolSnapshot, RoutingSnapshot
 
 logger = logging.getLogger(__name__)
 
-SHORT_COOLDOWN_MS = 60_000
 OWNER_SECONDS = 86_400
-RETRY_EXCLUDED_MS = 1_000
-"""When a client may try again if the only accounts left have just failed without a cooldown."""
+MOST_TOLD = 5
+"""Accounts in the trace of a request."""
 
-_lease = live_state.script("lease")
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """What Redis said of a pool before this request: states by account, the session's entry, the anchor's owner.
-
-    `owner` is None without an anchor (previous_response_id), or when nobody is known to own it.
-    """
-
-    states: States | dict[int, AccountState]
-    sticky: Sticky | None = None
-    owner: int | None = None
-
-    def state(self, account_id: int) -> AccountState:
-        return self.states.get(account_id, live_state.UNKNOWN)
+_lease = live_state.script("lease", "holds")
+_book = live_state.script("book", "holds")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lease:
     """A slot on an account until it is released, or lapses after HOLD_DEADLINE_SECONDS without renewal.
 
-    `reason`: owner, sticky, stand_in or the strategy's name. `candidates`: how many accounts were in the running; 1 where the
-    session's own account could serve and nobody else was looked at.
-    `credential_version` is the least version that `credentials.bearer` may use.
+    `reason`: owner; turn, sticky or stand_in where the session stays; the strategy's name; most_room where no account had room for
+    the turn by far. `candidates`: how many accounts were in the running; 1 where the session's own account could serve and nobody
+    else was looked at. `credential_version` is the least version that `credentials.bearer` may use.
     """
 
     pool: PoolSnapshot = field(repr=False)
@@ -66,6 +52,27 @@ class Lease:
     credential_version: int
     leased_ms: int
     leased_monotonic: float
+    session_key: str | None = None
+    turn: int = 0
+    best: tuple[Place, ...] = ()
+
+    def trace(self) -> dict[str, Any]:
+        """What the request log shows of the choice: at most MOST_TOLD accounts as [id, score, credits of headroom], best first.
+
+        The score is the strategy's, null where it was not asked; the headroom null where no window bounds the account.
+        """
+        told: dict[str, Any] = {"account_id": self.account.account_id, "reason": self.reason, "candidates": self.candidates}
+        if self.best:
+            told["turn"] = round(self.turn / 1e6, 2)
+            told["best"] = [
+                [
+                    place.account_id,
+                    None if place.score is None else float(f"{place.score:.4g}"),
+                    None if math.isinf(place.head) else round(place.head, 1),
+                ]
+                for place in self.best
+            ]
+        return told
 
     def server_now_ms(self) -> int:
         """The server's clock, carried on by our monotonic one."""
@@ -79,26 +86,29 @@ class OfTeam(Protocol):
     def team_id(self) -> int | None: ...
 
 
-def pool_for(snapshot: Snapshot, key: OfTeam) -> PoolSnapshot:
-    """The pool of the key's team, else the first one that is open to every team. Raises NoAccountAvailable."""
+def pool_for(snapshot: Snapshot, key: OfTeam, *, plan: str | None = None) -> PoolSnapshot:
+    """The pool that the key's requests go through: its team's own, else one open to every team; the organization's before a shared
+    one, which only those on a plan (slug) that offers it may use; of several the oldest that has accounts.
+
+    Raises NoAccountAvailable.
+    """
     routing: RoutingSnapshot = snapshot.routing
-    if key.team_id is not None:
-        for pool in routing.pools:
-            if key.team_id in pool.team_ids:
-                return pool
-    for pool in routing.pools:
-        if not pool.team_ids:
-            return pool
-    raise NoAccountAvailable("no_pool")
+    pools = [pool for pool in routing.pools if pool.organization_id is not None or plan in pool.plans]
+    of_team = [pool for pool in pools if key.team_id in pool.team_ids]
+    found = of_team + [pool for pool in pools if not pool.team_ids]
+    if not found:
+        raise NoAccountAvailable("no_pool")
+    return next((pool for pool in found if pool.accounts), found[0])
 
 
 def live_commands(
-    pool: PoolSnapshot, session_key: str | None, previous_response_id: str | None = None
+    pool: PoolSnapshot, session_key: str | None, previous_response_id: str | None = None, *, member_id: int = 0
 ) -> list[tuple[str | bytes | int, ...]]:
     """What `read_live` needs, to be sent in one batch with the admission."""
     commands: list[tuple[str | bytes | int, ...]] = [
         ("HGETALL", live_state.live_key(pool)),
         ("GET", live_state.session_key(pool, session_key or "-")),
+        ("HGET", live_state.turns_key(pool), member_id),
     ]
     if previous_response_id:
         commands.append(("GET", live_state.owner_key(pool.tenant_id, previous_response_id)))
@@ -110,105 +120,18 @@ def read_live(pool: PoolSnapshot, replies: Sequence[Any]) -> Live:
     for reply in replies:
         if isinstance(reply, ReplyError):
             raise reply
-    owner = replies[2] if len(replies) > 2 else None
+    owner = replies[3] if len(replies) > 3 else None
     return Live(
         states=States(replies[0]),
         sticky=sticky.read(replies[1]),
         owner=int(owner) if owner else None,
+        member_mean=int(replies[2]) if replies[2] else None,
     )
 
 
 def owner_command(pool: PoolSnapshot, response_id: str, account_id: int) -> tuple[str | bytes | int, ...]:
     """Records, at `response.created`, which account holds a response; a continuation then goes there and nowhere else."""
     return ("SET", live_state.owner_key(pool.tenant_id, response_id), account_id, "EX", OWNER_SECONDS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusals:
-    """Why accounts that could serve the model cannot do it now."""
-
-    exhausted_ms: list[int]
-    cooling_ms: list[int]
-
-
-def _candidate(account: AccountSnapshot, state: AccountState, now_ms: int) -> strategies.Candidate:
-    short = state.windows.get(strategies.SHORT_MINUTES)
-    weekly = state.windows.get(strategies.WEEKLY_MINUTES)
-    tau = 604_800.0
-    if weekly is not None and weekly.resets_at * 1000 > now_ms:
-        tau = weekly.resets_at - now_ms / 1000
-    return strategies.Candidate(
-        account_id=account.account_id,
-        weight=account.weight,
-        u5=short.used_at(now_ms) if short else 0.0,
-        uw=weekly.used_at(now_ms) if weekly else 0.0,
-        tau_seconds=tau,
-        last_ms=state.last_ms,
-        priority=account.priority,
-    )
-
-
-def _below_floor_until_ms(account: AccountSnapshot, state: AccountState, now_ms: int) -> int:
-    """When the share that the account's person keeps for themselves is free again; 0: it is not touched."""
-    if not account.floor_percent:
-        return 0
-    most = 1.0 - account.floor_percent / 100.0
-    touched = [window for window in state.windows.values() if window.used_at(now_ms) >= most]
-    ends = [w.resets_at * 1000 if w.resets_at else w.observed_ms + live_state.UNKNOWN_RESET_BLOCKS_MS for w in touched]
-    return max((end for end in ends if end > now_ms), default=0)
-
-
-def _able(accounts: Sequence[AccountSnapshot], model: str) -> list[AccountSnapshot]:
-    """The accounts that can serve the model at some time. Raises NoAccountAvailable."""
-    if not accounts:
-        raise NoAccountAvailable("no_accounts")
-    active = [account for account in accounts if account.status == ACTIVE]
-    if not active:
-        signed_out = any(account.status == NEEDS_SIGN_IN for account in accounts)
-        raise NoAccountAvailable("needs_sign_in" if signed_out else "paused")
-    able = [account for account in active if account.models is None or model in account.models]
-    if not able:
-        raise NoAccountAvailable("model_not_served")
-    return able
-
-
-def _sift(
-    accounts: Sequence[AccountSnapshot], live: Live, exclude: frozenset[int], now_ms: int
-) -> tuple[list[AccountSnapshot], _Refusals]:
-    """Who can serve now, and when the others can again."""
-    ready: list[AccountSnapshot] = []
-    refusals = _Refusals([], [])
-    for account in accounts:
-        state = live.state(account.account_id)
-        exhausted = max(state.exhausted_until_ms(now_ms), _below_floor_until_ms(account, state, now_ms))
-        if exhausted:
-            refusals.exhausted_ms.append(exhausted)
-        elif state.cooling_until_ms > now_ms:
-            refusals.cooling_ms.append(state.cooling_until_ms)
-        elif account.account_id in exclude:
-            refusals.cooling_ms.append(now_ms + RETRY_EXCLUDED_MS)
-        else:
-            ready.append(account)
-    return ready, refusals
-
-
-def _own(able: Sequence[AccountSnapshot], live: Live, exclude: frozenset[int], now_ms: int) -> AccountSnapshot | None:
-    """The session's home if it can serve now, else its stand-in if that can."""
-    if live.sticky is None:
-        return None
-    for account_id in (live.sticky.home, live.sticky.stand_in):
-        for account in able:
-            if account.account_id == account_id and _sift([account], live, exclude, now_ms)[0]:
-                return account
-    return None
-
-
-def _refuse(refusals: _Refusals, now_ms: int) -> PoolExhausted | PoolBusy:
-    """The refusal that tells the truth about the wait: busy for under a minute, else exhausted until the first that is back."""
-    soonest_cooling = min(refusals.cooling_ms, default=0)
-    if soonest_cooling and soonest_cooling - now_ms <= SHORT_COOLDOWN_MS:
-        return PoolBusy(max(1, math.ceil((soonest_cooling - now_ms) / 1000)))
-    return PoolExhausted(math.ceil(min(refusals.exhausted_ms + refusals.cooling_ms) / 1000))
 
 
 async def select(
@@ -220,70 +143,88 @@ async def select(
     model: str,
     tier: str | None,
     session_key: str | None,
+    effort: str | None = None,
+    member_id: int = 0,
+    is_inside_turn: bool = False,
+    is_bound: bool = False,
+    recache: int = 0,
     exclude: frozenset[int] = frozenset(),
     now_ms: int,
     rng: Callable[[], float],
 ) -> Lease:
     """Takes a slot on an account for the request. One round trip; one more, for a fresh look, if `exclude` names any.
 
-    `now_ms` is the server's clock, as the admission told it. `exclude` are the accounts that failed this request already.
-    An anchored request goes to the account that owns the anchor and to no other.
+    `is_inside_turn`: the request goes on with a turn, after a tool's answer; a turn stays where it is while that account answers.
+    `is_bound`: the conversation holds what only its account can read (encrypted reasoning), so it is not moved for a cold cache
+    alone. `recache`: micro-credits that reading the conversation costs more where it is not cached. `exclude`: the accounts that
+    failed this request already. `now_ms` is the server's clock, as the admission told it. An anchored request goes to the account
+    that owns the anchor and to no other.
 
     Raises NoAccountAvailable, PoolExhausted, PoolBusy, AccountsAtCap, OwnerGone; RedisUnavailable, ReplyError.
     """
     if exclude:
         # Attempts of this request and of others have changed the state since it was read.
         live = dataclasses.replace(live, states=States(await redis.call("HGETALL", live_state.live_key(pool))))
-    accounts: Sequence[AccountSnapshot] = pool.accounts
-    if live.owner is not None:
-        accounts = [account for account in accounts if account.account_id == live.owner and account.status == ACTIVE]
-        if not accounts:
-            raise OwnerGone
-    able = _able(accounts, model)
-    own = _own(able, live, exclude, now_ms)
-    if own is not None and own.concurrency_cap is None:
-        # Its slot cannot be refused, so nobody else has to be ranked.
-        ready, order = [own], [own.account_id]
-    else:
-        ready, refusals = _sift(able, live, exclude, now_ms)
-        if not ready:
-            raise _refuse(refusals, now_ms)
-        order = _order(pool, live, ready, now_ms, rng)
-    by_id = {account.account_id: account for account in ready}
-
+    chosen = choose(
+        pool,
+        live,
+        model=model,
+        tier=tier,
+        effort=effort,
+        is_inside_turn=is_inside_turn,
+        is_bound=is_bound,
+        recache=recache,
+        exclude=exclude,
+        now_ms=now_ms,
+        rng=rng,
+    )
     entry = live.sticky
-    keys = [live_state.live_key(pool), live_state.session_key(pool, session_key or "-")]
+    by_id = {account.account_id: account for account in pool.accounts}
+    keys = [live_state.live_key(pool), live_state.session_key(pool, session_key or "-"), live_state.turns_key(pool)]
     args: list[str | int] = [
         request_id,
         now_ms,
         lease_ms(),
         sticky.ENTRY_SECONDS if session_key else 0,
         1 if entry is None and live.owner is None else 0,
+        0 if is_inside_turn else 1,
+        chosen.turn,
+        chosen.hold,
+        _lapses(now_ms),
+        member_id,
+        turns.START,
     ]
-    for account_id in order:
-        cap = by_id[account_id].concurrency_cap
-        keys.append(live_state.slots_key(pool, account_id))
-        args += [account_id, -1 if cap is None else cap, sticky.written(entry, account_id, now_ms)]
+    for place in chosen.places:
+        cap = by_id[place.account_id].concurrency_cap
+        keys.append(live_state.slots_key(pool, place.account_id))
+        prefix = sticky.written(entry, place.account_id, now_ms, is_stand_in=chosen.is_stand_in)
+        args += [place.account_id, -1 if cap is None else cap, prefix]
     try:
         position = int(await _lease(redis, keys, args))
     except asyncio.CancelledError:
         # The slot may be taken already, and nobody will know on which account. Sent after the script, so done after it.
-        for account_id in order:
-            withdrawal = redis.call("ZREM", live_state.slots_key(pool, account_id), request_id)
+        for place in chosen.places:
+            withdrawal = redis.call("ZREM", live_state.slots_key(pool, place.account_id), request_id)
             withdrawal.add_done_callback(_heard)
+        if session_key:
+            ended = redis.call(*_book.command(keys[:2], _booking(0, 0, now_ms, session_key, "end")))
+            ended.add_done_callback(_heard)
         raise
     if not position:
         raise AccountsAtCap
-    account = by_id[order[position - 1]]
+    place = chosen.places[position - 1]
     return Lease(
         pool=pool,
-        account=account,
+        account=by_id[place.account_id],
         request_id=request_id,
-        reason=_reason(pool, live, account.account_id),
-        candidates=len(ready),
-        credential_version=live.state(account.account_id).credential_version,
+        reason=choice.reason(pool, live, place),
+        candidates=chosen.candidates,
+        credential_version=live.state(place.account_id).credential_version,
         leased_ms=now_ms,
         leased_monotonic=time.monotonic(),
+        session_key=session_key,
+        turn=chosen.turn,
+        best=tuple(chosen.places[:MOST_TOLD]),
     )
 
 
@@ -292,26 +233,25 @@ def _heard(withdrawal: "asyncio.Future[Any]") -> None:
         logger.warning("a slot was not given back; it lapses")
 
 
-def _order(pool: PoolSnapshot, live: Live, ready: Sequence[AccountSnapshot], now_ms: int, rng: Callable[[], float]) -> list[int]:
-    """The session's home first, then its stand-in, then the others as the strategy ranks them."""
-    candidates = [_candidate(account, live.state(account.account_id), now_ms) for account in ready]
-    ranked = [candidate.account_id for candidate in strategies.rank(pool.strategy, candidates, rng)]
-    if live.sticky is not None:
-        for account_id in (live.sticky.stand_in, live.sticky.home):
-            if account_id in ranked:
-                ranked.remove(account_id)
-                ranked.insert(0, account_id)
-    return ranked
+def _lapses(now_ms: int) -> int:
+    """The minute of the epoch at whose beginning a hold of now is free again."""
+    return (now_ms + sticky.HOME_MOVES_AFTER_MS) // 60_000 + 1
 
 
-def _reason(pool: PoolSnapshot, live: Live, account_id: int) -> str:
-    if live.owner is not None:
-        return "owner"
-    if live.sticky is not None and account_id == live.sticky.home:
-        return "sticky"
-    if live.sticky is not None and account_id == live.sticky.stand_in:
-        return "stand_in"
-    return pool.strategy
+async def book(redis: Redis, lease: Lease, *, credits: int, then: Literal["go", "end", "free"]) -> None:
+    """Books what an attempt cost, micro-credits, and what becomes of the room that is held for its session.
+
+    `go`: the turn goes on, with a tool's answer; `end`: it is over, and a share is held while its person thinks; `free`: nothing is
+    held, the account is exhausted. Raises RedisUnavailable, ReplyError: estimates are then a little low.
+    """
+    pool = lease.pool
+    keys = [live_state.live_key(pool), live_state.session_key(pool, lease.session_key or "-")]
+    await _book(redis, keys, _booking(lease.account.account_id, credits, lease.server_now_ms(), lease.session_key, then))
+
+
+def _booking(account_id: int, credits: int, now_ms: int, session_key: str | None, then: str) -> list[str | int]:
+    entry_seconds = sticky.ENTRY_SECONDS if session_key else 0
+    return [account_id, credits, now_ms, entry_seconds, then, _lapses(now_ms), round(pace.WARM * 1000)]
 
 
 def lease_ms() -> int:

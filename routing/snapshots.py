@@ -1,10 +1,13 @@
 """PoolSnapshot: what the request path knows of pools and accounts. No secret is in it (`routing.credentials` has those)."""
 
 from dataclasses import dataclass
+from datetime import date
 
 from django.conf import settings
-from django.db.models import Prefetch
+from django.db.models import F, Prefetch, Q
 
+from config.clock import utc_now
+from routing import capacity, pace
 from routing.models import Pool, PoolAccount
 
 CHATGPT = PoolAccount.Kind.CHATGPT.value
@@ -17,7 +20,8 @@ NEEDS_SIGN_IN = PoolAccount.Status.NEEDS_SIGN_IN.value
 class AccountSnapshot:
     """One account. `weight` in thousandths of Plus; `base_url` is always set: the account's own or the install's.
 
-    `models` None means every model; `priority` lower is used first.
+    `models`, `efforts`, `tiers` None means every one; `priority` lower is used first. `later_weights`: what the plan's dated list
+    says from a given unix millisecond on.
     """
 
     account_id: int
@@ -32,6 +36,16 @@ class AccountSnapshot:
     models: frozenset[str] | None
     status: str
     chatgpt_account_id: str | None
+    efforts: frozenset[str] | None = None
+    tiers: frozenset[str] | None = None
+    later_weights: tuple[tuple[int, int], ...] = ()
+
+    def weight_at(self, now_ms: int) -> int:
+        weight = self.weight
+        for from_ms, later in self.later_weights:
+            if now_ms >= from_ms:
+                weight = later
+        return weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +53,8 @@ class PoolSnapshot:
     """A pool as one organization sees it.
 
     `organization_id` is the owner (None: the operator's shared pool), `tenant_id` the organization that this was loaded for;
-    `team_ids` empty means every team.
+    `team_ids` empty means every team. `plans`: slugs of the plans that offer a shared pool. `base_short`, `base_weekly`: credits
+    that one Plus carries; `safety`, `loyalty`: Z and STAY of `routing.pace`.
     """
 
     pool_id: int
@@ -50,6 +65,11 @@ class PoolSnapshot:
     strategy: str
     team_ids: frozenset[int]
     accounts: tuple[AccountSnapshot, ...]
+    plans: frozenset[str] = frozenset()
+    base_short: int = capacity.BASE_SHORT_CREDITS
+    base_weekly: int = capacity.BASE_WEEKLY_CREDITS
+    safety: float = pace.SAFETY
+    loyalty: float = pace.LOYALTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +77,7 @@ class RoutingSnapshot:
     pools: tuple[PoolSnapshot, ...]
 
 
-def _account(row: PoolAccount) -> AccountSnapshot:
+def _account(row: PoolAccount, today: date) -> AccountSnapshot:
     default = settings.UPSTREAM_CHATGPT_URL if row.kind == CHATGPT else settings.UPSTREAM_OPENAI_URL
     return AccountSnapshot(
         account_id=row.pk,
@@ -65,20 +85,36 @@ def _account(row: PoolAccount) -> AccountSnapshot:
         kind=row.kind,
         label=row.label,
         base_url=(row.base_url or default).rstrip("/"),
-        weight=row.weight_thousandths,
+        weight=row.weight_on(today),
         concurrency_cap=row.concurrency_cap,
         floor_percent=row.floor_percent,
         priority=row.priority,
-        models=None if row.models_served is None else frozenset(row.models_served),
+        models=_only(row.models_served),
         status=row.status,
         chatgpt_account_id=row.chatgpt_account_id or None,
+        efforts=_only(row.efforts_served),
+        tiers=_only(row.tiers_served),
+        later_weights=() if row.weight_thousandths is not None else capacity.changes(row.plan_type, today),
     )
 
 
+def _only(names: list[str] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)
+
+
 def load(organization_id: int) -> RoutingSnapshot:
-    """The organization's pools in the order they were made; three queries."""
+    """The organization's pools, then the shared ones that plans offer, each in the order they were made; three queries."""
+    today = utc_now().date()
     accounts = Prefetch("accounts", queryset=PoolAccount.objects.without_secrets().order_by("pk"))
-    pools = Pool.objects.filter(organization_id=organization_id).order_by("pk").prefetch_related(accounts, "teams")
+    rows = (
+        Pool.objects.filter(Q(organization_id=organization_id) | Q(organization=None) & ~Q(plans=[]))
+        .order_by(F("organization").asc(nulls_last=True), "pk")
+        .prefetch_related(accounts)
+    )
+    # Not by way of the teams' own rows: another tenant's are not seen here, and a pool without teams is everybody's.
+    teams: dict[int, set[int]] = {}
+    for link in Pool.teams.through.objects.filter(pool__in=rows):
+        teams.setdefault(link.pool_id, set()).add(link.team_id)
     return RoutingSnapshot(
         pools=tuple(
             PoolSnapshot(
@@ -88,9 +124,14 @@ def load(organization_id: int) -> RoutingSnapshot:
                 organization_id=pool.organization_id,
                 tenant_id=organization_id,
                 strategy=pool.strategy,
-                team_ids=frozenset(team.pk for team in pool.teams.all()),
-                accounts=tuple(_account(row) for row in pool.accounts.all()),
+                team_ids=frozenset(teams.get(pool.pk, ())),
+                accounts=tuple(_account(row, today) for row in pool.accounts.all()),
+                plans=frozenset(pool.plans),
+                base_short=pool.base_short_credits,
+                base_weekly=pool.base_weekly_credits,
+                safety=pool.safety_percent / 100,
+                loyalty=pool.loyalty_percent / 100,
             )
-            for pool in pools
+            for pool in rows
         )
     )

@@ -68,7 +68,7 @@ def test_a_sign_in_joins_the_organizations_own_pool() -> None:
     account = join(organization, auth_json(account_id, user_id, plan="pro", email="ada@example.test"))
     assert (account.pool.name, account.pool.organization) == ("Main", organization)
     assert account.identity == f"{account_id}:{user_id}"
-    assert (account.email, account.plan_type, account.weight_thousandths) == ("ada@example.test", "pro", 10_000)
+    assert (account.email, account.plan_type, account.weight_on(date(2026, 11, 30))) == ("ada@example.test", "pro", 10_000)
     assert account.access_expires_at is not None
     assert account.access_expires_at.timestamp() == 1_900_000_000
     assert Organization.objects.get(pk=organization.pk).config_version == before + 1
@@ -139,7 +139,7 @@ def test_a_file_that_is_no_sign_in_is_refused(file: object) -> None:
 
 def test_a_named_plan_decides_the_weight_and_an_unknown_one_is_refused() -> None:
     organization = made.organization()
-    assert join(organization, auth_json(*ids(), plan="pro"), plan="pro_200").weight_thousandths == 20_000
+    assert join(organization, auth_json(*ids(), plan="pro"), plan="pro_200").weight_on(date(2026, 11, 30)) == 20_000
     with pytest.raises(AccountError, match="not known"):
         join(organization, auth_json(*ids()), plan="platinum")
 

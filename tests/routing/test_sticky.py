@@ -41,19 +41,57 @@ def test_a_request_id_of_the_client_is_no_session() -> None:
 
 
 def test_an_entry_keeps_its_home_while_a_stand_in_serves() -> None:
-    assert sticky.written(None, 7, 1_000) == "7"
-    assert sticky.written(Sticky(7), 7, 1_000) == "7"
+    assert sticky.written(None, 7, 1_000) == "7:0:0"
+    assert sticky.written(Sticky(7), 7, 1_000) == "7:0:0"
     assert sticky.written(Sticky(7), 8, 1_000) == "7:8:1000"
     assert sticky.written(Sticky(7, 8, 1_000), 8, 2_000) == "7:8:1000"
-    assert sticky.written(Sticky(7, 8, 1_000), 7, 2_000) == "7"
+    assert sticky.written(Sticky(7, 8, 1_000), 7, 2_000) == "7:0:0"
+
+
+def test_who_has_left_its_home_for_good_has_a_new_one() -> None:
+    assert sticky.written(Sticky(7), 8, 1_000, is_stand_in=False) == "8:0:0"
 
 
 def test_a_stand_in_that_outlives_the_prompt_cache_becomes_the_home() -> None:
-    assert sticky.written(Sticky(7, 8, 1_000), 8, 1_000 + sticky.HOME_MOVES_AFTER_MS) == "8"
+    assert sticky.written(Sticky(7, 8, 1_000), 8, 1_000 + sticky.HOME_MOVES_AFTER_MS) == "8:0:0"
+
+
+WHOLE = Sticky(7, 8, 90, served_ms=95, mean=4, spent=5, turn=6, held=24, lapses=31, holder=8)
 
 
 @pytest.mark.parametrize(
-    ("stored", "entry"), [(None, None), (b"", None), (b"7", Sticky(7)), (b"7:8:90", Sticky(7, 8, 90)), (b"rubbish", None)]
+    ("stored", "entry"),
+    [
+        (None, None),
+        (b"", None),
+        (b"7:0:0", Sticky(7)),
+        (b"7:8:90", Sticky(7, 8, 90)),
+        (b"7:8:90:95:4:5:6:24:31:8", WHOLE),
+        (b"7:8:90:95:4:5:6:24:31:8:9", None),
+        (b"7", None),
+        (b"rubbish:rubbish", None),
+    ],
 )
 def test_entries_are_read_as_they_are_written(stored: bytes | None, entry: Sticky | None) -> None:
     assert sticky.read(stored) == entry
+
+
+def test_an_account_is_warm_for_as_long_as_a_prompt_cache_lives() -> None:
+    life = sticky.HOME_MOVES_AFTER_MS
+    alone = Sticky(7, served_ms=1_000)
+    assert (alone.last, alone.is_warm(7, 999 + life), alone.is_warm(7, 1_000 + life)) == (7, True, False)
+    away = Sticky(7, 8, since_ms=1_000, served_ms=5_000)
+    assert (away.last, away.is_warm(8, 4_999 + life), away.is_warm(7, 999 + life), away.is_warm(7, 1_000 + life)) == (
+        8,
+        True,
+        True,
+        False,
+    )
+    assert not away.is_warm(9, 1_000)
+
+
+def test_a_hold_counts_on_its_account_until_it_lapses() -> None:
+    assert WHOLE.held_on(8, 31 * 60_000 - 1) == 24
+    assert WHOLE.held_on(8, 31 * 60_000) == 0
+    assert WHOLE.held_on(7, 0) == 0
+    assert Sticky(7).held_on(None, 0) == 0

@@ -1,0 +1,55 @@
+-- What is held on an account, by the minute in which it lapses: `total:first;minute=amount;…`. Functions only.
+
+-- The text with `amount` taken out of minute `from` (0: nothing) and `more` put into minute `to` (0: nothing); what lapsed goes.
+-- Never below 0: a hold may have been forgotten with the account's troubles.
+local function moved(text, now_minute, from, amount, to, more)
+  local held, minutes = {}, {}
+  for minute, value in string.gmatch(text or '', '(%d+)=(%d+)') do
+    minute = tonumber(minute)
+    if minute > now_minute then
+      minutes[#minutes + 1] = minute
+      held[minute] = tonumber(value)
+    end
+  end
+  if held[from] then
+    held[from] = math.max(0, held[from] - amount)
+  end
+  if more > 0 then
+    if not held[to] then
+      minutes[#minutes + 1] = to
+    end
+    held[to] = (held[to] or 0) + more
+  end
+  table.sort(minutes)
+  local total, first, parts = 0, 0, {}
+  for _, minute in ipairs(minutes) do
+    if held[minute] > 0 then
+      first = first > 0 and first or minute
+      total = total + held[minute]
+      parts[#parts + 1] = string.format('%d=%d', minute, held[minute])
+    end
+  end
+  if total == 0 then
+    return ''
+  end
+  return string.format('%d:%d;', total, first) .. table.concat(parts, ';')
+end
+
+-- A session's entry (`sticky.Sticky`) as a table of numbers, missing ones 0.
+local function entry_of(text)
+  local numbers = {}
+  for number in string.gmatch(text or '', '[^:]+') do
+    numbers[#numbers + 1] = tonumber(number) or 0
+  end
+  local e = {}
+  e.home, e.stand_in, e.since, e.served, e.mean, e.spent, e.turn, e.held, e.lapses, e.holder = unpack(numbers)
+  for _, name in ipairs({'home', 'stand_in', 'since', 'served', 'mean', 'spent', 'turn', 'held', 'lapses', 'holder'}) do
+    e[name] = e[name] or 0
+  end
+  return e
+end
+
+-- `prefix`: home:stand_in:since.
+local function entry_text(prefix, e)
+  return prefix .. string.format(':%d:%d:%d:%d:%d:%d:%d', e.served, e.mean, e.spent, e.turn, e.held, e.lapses, e.holder)
+end
