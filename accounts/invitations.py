@@ -1,4 +1,8 @@
-"""One-time links: who holds one sets a password and is in. Only a digest of the token is kept."""
+"""One-time links: who holds one sets a password and is in. Only a digest of the token is kept.
+
+A person's account is one for all organizations, and any of them may invite any address. So a link opens its own organization
+only: a membership that was made by an invitation waits for its own link, whoever holds the account meanwhile.
+"""
 
 import hashlib
 import secrets
@@ -69,12 +73,21 @@ def invite(
 ) -> Link:
     """Makes the person a member at once, and a link by which they come in. Raises what `members.add` raises.
 
-    The link is the same for who has a password already, so it does not tell whether they have.
+    The link is the same for who has a password already, so it does not tell whether they have. Who was invited as the same before
+    and has not come gets another link.
     """
     with transaction.atomic():
-        member = members.add(organization, email, role=role, by=by, team=team, name=name)
+        member = _awaited(organization, email, role, team) or members.add(organization, email, role=role, by=by, team=team, name=name)
         assert member.user is not None
+        if not member.is_awaited:
+            member.is_awaited = True
+            member.save(update_fields=["is_awaited"])
         return _create(organization, member.user.email, role, now=now, base_url=base_url)
+
+
+def _awaited(organization: Organization, email: str, role: str, team: Team | None) -> Member | None:
+    rows = Member.objects.for_organization(organization).current().select_for_update(of=("self",)).select_related("user")
+    return rows.filter(user__email__iexact=email.strip(), role=role, team=team, is_awaited=True).first()
 
 
 def first_owner_link(*, base_url: str | None = None, now: datetime | None = None) -> str | None:
@@ -129,6 +142,9 @@ def accept(
         if member is None:
             # Removed since the link was made: it gives nothing back.
             raise InvitationInvalid("This link does not hold any more. Ask for a new one.")
+        if member.is_awaited:
+            member.is_awaited = False
+            member.save(update_fields=["is_awaited"])
         if name and not member.display_name:
             member.display_name = names.checked(name, what="A person's name", longest=120)
             member.save(update_fields=["display_name"])
@@ -153,9 +169,12 @@ def _found(offer: Offer, password: str, *, email: str, organization_name: str, t
 
 
 def _authenticate(user: User, password: str) -> None:
-    if not user.has_usable_password():
+    # An operator sees all organizations: what one of them sends out makes nobody that.
+    if not user.has_usable_password() and not user.is_superuser:
         user.set_password(members.checked_password(user, password))
         user.save(update_fields=["password"])
+        # Nobody has come in by this account so far, and this link says nothing about who may elsewhere.
+        Member.objects.current().filter(user=user).update(is_awaited=True)
     elif not user.check_password(password):
         reason = f"That is not the password of {user.email}. Sign in with it, or reset it there."
         raise PasswordRefused(reason, reasons=[reason])

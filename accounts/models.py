@@ -106,6 +106,10 @@ class MemberQuerySet(models.QuerySet["Member"]):
     def current(self) -> Self:
         return self.filter(removed_at=None)
 
+    def arrived(self) -> Self:
+        """Current members who may come in: the link that they were invited by has been opened, if there was one."""
+        return self.current().filter(is_awaited=False)
+
 
 class Member(models.Model):
     """A person in an organization. `team` null means the whole organization, also for leads."""
@@ -123,6 +127,8 @@ class Member(models.Model):
     role = models.CharField(max_length=10, choices=Role.choices, default=Role.DEVELOPER)
     display_name = models.CharField(max_length=120, blank=True)
     fast_allowed = models.BooleanField(default=True)
+    is_awaited = models.BooleanField(default=False)
+    """Invited, and the link not opened yet. Who holds the person's account may have got it by another organization's link."""
     joined_at = models.DateTimeField(auto_now_add=True)
     removed_at = models.DateTimeField(null=True, blank=True)
 

@@ -26,7 +26,7 @@ M = TypeVar("M", bound=Model)
 
 def membership(user: User | AnonymousUser, slug: str) -> Member:
     """The user's membership in the organization with this slug. Raises Http404, also for an organization that is foreign."""
-    rows = Member.objects.current().select_related("organization", "team", "user")
+    rows = Member.objects.arrived().select_related("organization", "team", "user")
     with scope.everything():
         member = rows.filter(organization__slug=slug, user_id=user.pk or 0).first()
     if member is None:
@@ -35,8 +35,8 @@ def membership(user: User | AnonymousUser, slug: str) -> Member:
 
 
 def memberships(user: User) -> list[Member]:
-    """Everything the user belongs to, by the organizations' names."""
-    rows = Member.objects.current().filter(user=user).select_related("organization", "team", "user")
+    """Everything the user belongs to and has come into, by the organizations' names."""
+    rows = Member.objects.arrived().filter(user=user).select_related("organization", "team", "user")
     with scope.everything():
         return list(rows.order_by("organization__name", "pk"))
 

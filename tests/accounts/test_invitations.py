@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.http import Http404
 
-from accounts import invitations, members, organizations
-from accounts.errors import InvitationInvalid, NameInvalid, PasswordRefused
+from accounts import invitations, members, organizations, tenancy
+from accounts.errors import AlreadyMember, InvitationInvalid, NameInvalid, PasswordRefused
 from accounts.invitations import VALID_FOR
 from accounts.models import AuditEvent, Invitation, Member, Organization, User
 from config.clock import utc_now
@@ -189,3 +190,71 @@ def test_of_two_who_race_for_one_link_one_is_let_in() -> None:
     assert len(won) == 1
     assert User.objects.get(email=email).check_password(won[0])
     assert Member.objects.for_organization(organization).count() == 1
+
+
+@pytest.mark.django_db
+class TestTwoOrganizationsInviteOnePerson:
+    """A person's account is one for all: a link of one organization must not open another one."""
+
+    def test_a_link_of_one_does_not_open_the_other(self) -> None:
+        """J5: without a password yet, whoever opens a link first chooses it; that is no way into where they were invited before."""
+        theirs, _ = owner_link("bob@example.org")
+        _, taken = owner_link("bob@example.org")
+        intruder = invitations.accept(taken, password=factories.password(), now=NOW)
+        assert [row.organization for row in tenancy.memberships(intruder.user)] == [intruder.member.organization]
+        with pytest.raises(Http404):
+            tenancy.membership(intruder.user, theirs.slug)
+
+    def test_nor_one_that_invites_later(self) -> None:
+        _, taken = owner_link("bob@example.org")
+        intruder = invitations.accept(taken, password=factories.password(), now=NOW)
+        theirs, token = owner_link("bob@example.org")
+        with pytest.raises(Http404):
+            tenancy.membership(intruder.user, theirs.slug)
+        with pytest.raises(PasswordRefused):
+            invitations.accept(token, password=factories.password(), now=NOW)
+        with pytest.raises(Http404):
+            tenancy.membership(intruder.user, theirs.slug)
+
+    def test_nor_one_where_an_operator_added_them_without_a_password(self) -> None:
+        theirs = factories.organization(plan=None)
+        members.add(theirs, "bob@example.org", role="owner", by=None)
+        _, taken = owner_link("bob@example.org")
+        intruder = invitations.accept(taken, password=factories.password(), now=NOW)
+        with pytest.raises(Http404):
+            tenancy.membership(intruder.user, theirs.slug)
+
+    def test_another_address_does_not_open_it_either(self) -> None:
+        _, taken = owner_link("bob@example.org")
+        intruder = invitations.accept(taken, password=factories.password(), now=NOW).user
+        theirs, _ = owner_link("bob@example.org")
+        intruder.email = "other@example.org"
+        intruder.save(update_fields=["email"])
+        with pytest.raises(Http404):
+            tenancy.membership(intruder, theirs.slug)
+
+    def test_each_opens_by_its_own_link(self) -> None:
+        first, one = owner_link("bob@example.org")
+        second, two = owner_link("bob@example.org")
+        password = factories.password()
+        invitations.accept(two, password=password, now=NOW)
+        user = invitations.accept(one, password=password, now=NOW).user
+        assert {tenancy.membership(user, slug).organization for slug in (first.slug, second.slug)} == {first, second}
+
+    def test_who_has_not_come_gets_another_link_as_the_same_and_as_nothing_else(self) -> None:
+        organization, _ = owner_link("bob@example.org")
+        with pytest.raises(AlreadyMember):
+            invitations.invite(organization, "bob@example.org", role="developer", now=NOW, by=None)
+        token = token_of(invitations.invite(organization, "Bob@example.org ", role="owner", now=NOW, by=None).url)
+        assert Member.objects.for_organization(organization).count() == 1
+        user = invitations.accept(token, password=factories.password(), now=NOW).user
+        assert tenancy.membership(user, organization.slug).role == "owner"
+        with pytest.raises(AlreadyMember):
+            invitations.invite(organization, "bob@example.org", role="owner", now=NOW, by=None)
+
+    def test_nobody_becomes_an_operator_by_it(self) -> None:
+        User.objects.create_superuser("operator@example.org", None)
+        _, token = owner_link("operator@example.org")
+        with pytest.raises(PasswordRefused):
+            invitations.accept(token, password=factories.password(), now=NOW)
+        assert not User.objects.get(email="operator@example.org").has_usable_password()
