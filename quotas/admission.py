@@ -104,11 +104,11 @@ async def admit(
         keeper.heard(answer[1])
         if kind == b"OK":
             keeper.saw_epoch(snapshot.organization_id, answer[3])
-            return Admission(_hold(snapshot, request_id, answer[1], answer[2], answer[3]), replies)
+            return Admission(_hold(snapshot, request_id, answer[2], answer[3]), replies)
         if kind == b"DUP":
             if answer[3] != b"L":
                 raise errors.Degraded("request id has ended", retry_after=1)
-            return Admission(_hold(snapshot, request_id, answer[1], answer[2], 0), replies)
+            return Admission(_hold(snapshot, request_id, answer[2], 0), replies)
         if kind == b"NO":
             raise _refused(snapshot, view, answer, need)
         if kind == b"STALE":
@@ -191,13 +191,13 @@ def _admit_command(organization_id: int, view: View, request_id: str, need: Amou
     return engine.ADMIT.command(engine.keys(organization_id), args)
 
 
-def _hold(snapshot: Snapshot, request_id: str, server_ms: int, ticket: bytes, epoch: int) -> Hold:
+def _hold(snapshot: Snapshot, request_id: str, ticket: bytes, epoch: int) -> Hold:
     read = records.read_ticket(ticket)
     return Hold(
         request_id=request_id,
         organization_id=snapshot.organization_id,
         admitted_at=read.second,
-        ack=server_ms,
+        ack=read.seen_ms,
         ticket=ticket,
         epoch=epoch,
         source=read.source,

@@ -159,10 +159,12 @@ class Ticket:
     period_code: int
     source: str
     fund_start: int
+    seen_ms: int
+    """When it was last seen alive: what a repeated admission may take as its ack, however late the answer comes."""
     records: tuple[str, ...]
 
 
 def read_ticket(ticket: bytes) -> Ticket:
     """The parts of a ticket that Python needs; everything else is the engine's."""
     values = unpack(ticket)
-    return Ticket(values[1], values[3], values[4], values[5], values[6], tuple(values[19:]))
+    return Ticket(values[1], values[3], values[4], values[5], values[6], values[18], tuple(values[19:]))

@@ -160,6 +160,8 @@ class Model:
     by_name: dict[str, list[Entry]] = field(default_factory=dict)
     admissions: dict[str, list[int]] = field(default_factory=dict)
     """By record, the seconds of admissions since the last rebuild: rates per minute."""
+    paced: dict[str, int] = field(default_factory=dict)
+    """By record, until when its requests are paced (microseconds)."""
     funds: dict[str, dict[int, Fund]] = field(default_factory=lambda: {source: {} for source in SOURCES})
     events: list[Event] = field(default_factory=list)
     """What must have been appended to the stream and was not compared yet."""
@@ -259,24 +261,44 @@ class Model:
         """The engine's second: time seen by buckets never falls."""
         return max(self.now // 1000, self.newest)
 
-    def refusal(self, names: tuple[str, ...], source: str, config: Config, need: tuple[int, int], second: int) -> list[Any] | None:
-        """The whole answer of the first limit, in the view's order, that refuses; None if all pass."""
+    def refusal(
+        self,
+        names: tuple[str, ...],
+        source: str,
+        config: Config,
+        need: tuple[int, int],
+        second: int,
+        paces: dict[str, int],
+        told: Any,
+    ) -> list[Any] | None:
+        """The whole answer of the first limit, in the view's order, that refuses; None if all pass.
+
+        `paces` gets, by record, until when its requests are paced if this one is admitted. `told`: the second the engine named.
+        """
         for name in names:
-            for metric, kind, value in config.limits.get(name, ()):
+            for asked, kind, value in config.limits.get(name, ()):
+                metric, is_exact = asked % records.BY_SECOND, asked > records.BY_SECOND
                 if metric <= 3:
                     wants = (*need, 1)[metric - 1]
                     if wants == 0:
                         continue
-                    used = self.used(name, kind, second)[metric - 1]
+                    if is_exact:
+                        bucket, span = SPAN[kind]
+                        used = self._sum(self.since(name, second - bucket * span + 1))[metric - 1]
+                    else:
+                        used = self.used(name, kind, second)[metric - 1]
                     if used + wants > value:
                         live = self.live(name)
                         held = (sum(e.c for e in live), sum(e.t for e in live), len(live))[metric - 1]
-                        free_at = self.free_at(name, kind, metric, second, wants, value)
+                        free_at = self.free_at(name, kind, metric, second, wants, value, is_exact, told)
                         return ["NO", name, metric, code_of(kind, second), value, used, held, free_at]
                 elif metric == records.PER_MINUTE:
                     used = self.minute(name, second)
                     if used + 1 > value:
                         return ["NO", name, 4, 0, value, used, 0, self.rate_free_at(name, second, value)]
+                elif metric == records.PER_SECOND:
+                    if (refused := self._pace(name, value, second, paces)) is not None:
+                        return refused
                 else:
                     running = len(self.live(name))
                     if running + 1 > value:
@@ -296,18 +318,42 @@ class Model:
             return ["NO", "plan", 1, records.PLAN, quota, judged.used + judged.held, judged.held, -1 if never else 0]
         return None
 
+    def _pace(self, name: str, value: int, second: int, paces: dict[str, int]) -> list[Any] | None:
+        """Requests per second: each takes 1/value of the time to come; two seconds' worth may be taken ahead. In microseconds."""
+        now = max(self.now, second * 1000) * 1000
+        step = -(-1_000_000 // value) if value else 0
+        ends = max(self.paced.get(name, 0), now) + step
+        if value == 0 or ends - now > 2 * value * step:
+            at = -1 if value == 0 else -(-(ends - 2 * value * step) // 1_000_000)
+            return ["NO", name, 6, 0, value, value, 0, at]
+        paces[name] = ends
+        return None
+
     def _stays(self, fund: Fund, source: str, second: int) -> bool:
         """A new period drops the entry two periods old, with what it reserved, before anything is judged."""
         kept = self.funds[source]
         is_new = fund_start(source, second) not in kept
         return not (is_new and len(kept) == 2 and fund is kept[min(kept)])
 
-    def free_at(self, name: str, kind: int, metric: int, second: int, need: int, value: int) -> int:
+    def free_at(self, name: str, kind: int, metric: int, second: int, need: int, value: int, is_exact: bool, told: int) -> int:
+        """`told`: what the engine said, for the one case in which either answer is right."""
         if need > value:
             return -1
         if kind not in SPAN:
             return 0
         bucket, span = SPAN[kind]
+        if is_exact:
+            inside = [entry for entry in self.since(name, second - bucket * span + 1) if entry.is_counted]
+            left = self._sum(inside)[metric - 1]
+            for entry in sorted(inside, key=SECOND):
+                left -= (entry.c, entry.t, entry.n)[metric - 1]
+                if left + need <= value:
+                    leaves = entry.second + bucket * span
+                    if entry.second // bucket < second // bucket:
+                        return leaves
+                    # What the open bucket holds leaves as one, or by the second where a part of it was closed early.
+                    return leaves if told == leaves else (second // bucket + span + 1) * bucket
+            raise AssertionError("it fits when all has left")
         amounts: dict[int, int] = {}
         for entry in self.since(name, (second // bucket - span) * bucket):
             if entry.is_counted:
@@ -590,7 +636,7 @@ class Model:
         kept = sorted((e for e in self.entries.values() if keep and e.is_known), key=lambda e: (e.lease, e.request))
         lines = [entry for entry in self.entries.values() if entry.logged is not None]
         newest = max([self.now // 1000, *(entry.second for entry in lines)])
-        self.is_cold, self.version, self.mark, self.admissions = False, version, self.now, {}
+        self.is_cold, self.version, self.mark, self.admissions, self.paced = False, version, self.now, {}, {}
         self.newest = newest if lines else 0
         self.grants, self.granted = grants
         self.spent = self.forgotten
@@ -647,10 +693,10 @@ def view_records(names: tuple[str, ...], config: Config, second: int) -> list[Re
     made = []
     for name in names:
         own = config.limits.get(name, ())
-        codes = sorted({code_of(kind, second) for metric, kind, _ in own if metric <= 3 and kind > records.PERIOD})
+        codes = sorted({code_of(kind, second) for _, kind, _ in own if kind > records.PERIOD})
         questions = []
         for metric, kind, value in own:
-            position = codes.index(code_of(kind, second)) + 1 if metric <= 3 and kind > records.PERIOD else 0
+            position = codes.index(code_of(kind, second)) + 1 if kind > records.PERIOD else 0
             questions.append(Question(metric, position, value))
         made.append(RecordView(name, tuple(codes), tuple(questions)))
     return made

@@ -37,7 +37,7 @@ from tests.quotas.brute_force import (
 from tests.quotas.engine_probe import Probe
 
 NAMES = ("o", "t1", "m1", "m2", "m3", "k1", "k2", "k3")
-VALUES = {1: (0, 400, 900, 3000, 9000), 2: (300, 4000), 3: (4, 30), 4: (0, 3, 12), 5: (0, 3, 8)}
+VALUES = {1: (0, 400, 900, 3000, 9000), 2: (300, 4000), 3: (4, 30), 4: (0, 3, 12), 5: (0, 3, 8), 6: (0, 1, 3)}
 """Limits by metric."""
 ALL_KINDS = tuple(range(2, 9))
 SHRINK_SECONDS = 20.0
@@ -53,6 +53,7 @@ class Broken(AssertionError):
 class History:
     """`is_exact`: costs never exceed what was counted, terms and grants only grow, and nothing is lost: no overdraft then.
 
+    `is_logged`: nothing is lost, and rolling windows are counted by the second, exactly.
     `is_plain`: no funding, no rates, no losses, no steps back: for a server that loses its last moments.
     """
 
@@ -60,6 +61,7 @@ class History:
     organization: int = 77
     is_exact: bool = False
     is_plain: bool = False
+    is_logged: bool = False
     check_every: int = 50
     rng: random.Random = field(init=False)
     probe: Probe = field(init=False)
@@ -109,7 +111,7 @@ class History:
         }
         if self.is_plain:
             weights = {self._admit: 100, self._renew: 30, self._settle: 60, self._sweep: 20, self._clock: 50, self._limits: 4}
-        elif not self.is_exact:
+        elif not self.is_exact and not self.is_logged:
             weights |= {self._rebuild: 1.2, self._lose: 0.6, self._adjust: 1.5}
         return rng.choices(list(weights), list(weights.values()))[0]()
 
@@ -182,12 +184,19 @@ class History:
         for name in [*NAMES, *(name + FILTERED for name in NAMES[:3])]:
             own: list[Question3] = []
             for _ in range(rng.choice([0, 0, 1, 1, 2, 3])):
-                metric = rng.choice([1, 1, 1, 2, 3, 5] if self.is_plain else [1, 1, 1, 2, 3, 4, 5])
+                metric = rng.choice([1, 1, 1, 2, 3, 5] if self.is_plain else [1, 1, 1, 1, 2, 3, 4, 5, 6])
                 kind = rng.randint(1, 8) if metric <= 3 else 0
-                own.append((metric, kind, rng.choice(VALUES[metric])))
+                value = rng.choice(VALUES[metric])
+                if metric == records.PER_SECOND and any(other == metric for other, _, _ in own):
+                    continue
+                own.append((metric + records.BY_SECOND if self.is_logged and kind in SPAN else metric, kind, value))
             limits[name] = tuple(own)
         if rng.random() < 0.2:
             limits = dict.fromkeys(limits, ())
+        if self.is_logged:
+            # A log that was not kept all the time, or not for this window, counts more; here every record always has one for all.
+            every = tuple((records.CREDITS + records.BY_SECOND, kind, engine.UNLIMITED) for kind in SPAN)
+            limits = {name: limits.get(name, ()) + every for name in [*NAMES, *(name + FILTERED for name in NAMES)]}
         terms = {source: (rng.choice([500, 2000, 10**6]), rng.random() < 0.5, rng.choice([0, 0, 300])) for source in SOURCES}
         if self.is_plain:
             terms = dict.fromkeys(SOURCES, (engine.UNLIMITED, False, 0))
@@ -232,11 +241,12 @@ class History:
 
     def _told(self, error: Exception) -> str:
         short = shortened(self)
+        kind = f"is_exact={self.is_exact}, is_plain={self.is_plain}, is_logged={self.is_logged}"
         lines = [f"    {step!r}," for step in short]
         return "\n".join(
             [
-                f"seed {self.seed}, exact {self.is_exact}: {len(self.steps)} steps, {len(short)} of them are enough: {error!r}",
-                f"    History({self.seed}, is_exact={self.is_exact}, is_plain={self.is_plain}).replay([",
+                f"seed {self.seed}, {kind}: {len(self.steps)} steps, {len(short)} of them are enough: {error!r}",
+                f"    History({self.seed}, {kind}).replay([",
                 *lines,
                 "    ])",
             ]
@@ -329,7 +339,8 @@ class History:
         if not since <= second < until:
             assert answer == ["ROLL", second], answer
             return
-        expected = model.refusal(names, source, self.configs[version], asked, second)  # type: ignore[arg-type]
+        paces: dict[str, int] = {}
+        expected = model.refusal(names, source, self.configs[version], asked, second, paces, answer[-1])  # type: ignore[arg-type]
         if expected is not None:
             assert answer == expected, (answer, expected)
             # Buckets may have moved with it, and then the organization knows this second.
@@ -341,6 +352,7 @@ class History:
         entry = Entry(request, names, source, second, held, *counted, observed=observed)  # type: ignore[arg-type]
         entry.lease, entry.seen, entry.ack, entry.ticket = model.now + lease, model.now, model.now, (observed, model.now)
         model.admit(entry, self.configs[version])
+        model.paced.update(paces)
         if self.number % 5 == 0:
             self.check_caller(names, source)
 
@@ -354,7 +366,8 @@ class History:
         answer = self.probe.admit(request, self.model.now / 1000, view, 10**6, 10**6)
         assert answer == ["DUP", entry.state], answer
         if entry.state == "L":
-            entry.ticket, entry.ack = (entry.observed, entry.seen), self.model.now
+            # The answer does not tell when the hold was seen alive, its ticket does.
+            entry.ticket, entry.ack = (entry.observed, entry.seen), entry.seen
         elif kept is not None:
             # Who is told that it has ended does not take the ticket.
             self.probe.tickets[request] = kept
@@ -585,7 +598,12 @@ class History:
         newest = 0
         for field_name, raw in hash_.items():
             name, bar, cell = field_name.decode().partition("|")
-            if bar:
+            if bar and cell[0] == "s":
+                assert self.is_logged
+                in_second = [entry for entry in self.model.by_name.get(name, []) if entry.second == int(cell[1:])]
+                assert in_second or int(cell[1:]) <= self.model.horizon
+                assert not in_second or self.model._sum(in_second) == tuple(map(int, raw.split())), (name, cell)
+            elif bar:
                 own = found.setdefault(name, {})
                 had = own.get((cell[0], int(cell[1:])), (0, 0, 0))
                 own[cell[0], int(cell[1:])] = tuple(a + int(b) for a, b in zip(had, raw.split(), strict=True))
@@ -728,7 +746,7 @@ def repaired(model: Model) -> None:
 
 def fails(history: History, steps: Sequence[Step]) -> bool:
     """Whether a history of the same kind fails after these steps."""
-    again = History(history.seed, history.organization, history.is_exact, history.is_plain)
+    again = History(history.seed, history.organization, history.is_exact, history.is_plain, history.is_logged)
     try:
         for step in steps:
             again.apply(step)

@@ -64,6 +64,17 @@ async def test_a_release_leaves_no_trace_but_a_tombstone(redis: Redis, tenant: T
     assert tenant.probe.events() == []
 
 
+async def test_an_admission_that_is_repeated_late_does_not_look_fresher_than_its_hold(redis: Redis, tenant: Tenant) -> None:
+    """Its ack is when the hold was seen alive, not when the answer came: the kind of mistake 4. After a step of the clock back its
+    tombstone could go while the ack still looked young, and a renewal would count it twice."""
+    one = request_id()
+    first = await admit(redis, tenant, credits_of(5), request_id=one)
+    await asyncio.sleep(0.05)
+    again = await admit(redis, tenant, credits_of(5), request_id=one)
+    assert again.hold.ack == first.hold.ack
+    assert (await admission.settle(redis, again.hold, amount=credits_of(2), body=tenant.body())).outcome == "OK"
+
+
 async def test_twenty_rivals_for_ten_places(redis: Redis, tenant: Tenant) -> None:
     """A1: check and hold are one step."""
     await in_thread(tenant.set_limit, "10")
