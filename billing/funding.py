@@ -122,14 +122,23 @@ def periods(organization_id: int, events: Iterable[UsageEvent]) -> dict[Source, 
     by_source = _subscriptions(organization_id, {source for source, _, _ in wanted})
     for source in {source for source, _, _ in wanted} - by_source.keys():
         logger.warning("usage without a subscription", extra={"organization_id": organization_id, "source": source})
+    rows = _locked(
+        {
+            (subscription, datetime.fromtimestamp(start, UTC))
+            for source, start, _ in wanted
+            for subscription in by_source.get(source, ())
+        }
+    )
     chosen: dict[Source, tuple[Subscription, datetime]] = {}
     for source, start, admitted_at in wanted:
         if (candidates := by_source.get(source)) is None:
             continue
-        begun = [one for one in candidates if int(one.started_at.timestamp()) <= admitted_at]
-        chosen[(source, start, admitted_at)] = ((begun or candidates[:1])[-1], datetime.fromtimestamp(start, UTC))
+        start_at = datetime.fromtimestamp(start, UTC)
+        # Of two subscriptions in one second, the one whose period it is.
+        known = [one for one in candidates if (one.pk, start_at) in rows] or candidates
+        begun = [one for one in known if int(one.started_at.timestamp()) <= admitted_at]
+        chosen[(source, start, admitted_at)] = ((begun or known[:1])[-1], start_at)
     pairs = set(chosen.values())
-    rows = _locked(pairs)
     missing = [pair for pair in pairs if (pair[0].pk, pair[1]) not in rows]
     for subscription, start_at in sorted(missing, key=lambda pair: (pair[0].pk, pair[1])):
         subscriptions.open_period(subscription, start_at, starts_at=start_at)

@@ -27,8 +27,9 @@ from config import scope, snapshot
 
 Kind = LedgerEntry.Kind
 
-PLAN, CREDIT = "plan", "credit"
-"""Kinds of lines besides the ledger's."""
+PLAN, CREDIT, CARRIED = "plan", "credit", "carried"
+"""Kinds of lines besides the ledger's. `carried`: what would make a total negative, above 0 where it leaves an invoice and below 0
+on the one that it comes to."""
 USAGE = {
     Kind.USAGE_QUOTA.value: "Credits from the plan quota",
     Kind.USAGE_PURCHASED.value: "Purchased credits",
@@ -223,7 +224,23 @@ def _invoice(organization: Organization, closed: Sequence[SubscriptionPeriod], n
     groups: dict[str, list[_Line]] = {}
     for line in lines:
         groups.setdefault(line.currency, []).append(line)
-    return [_issue(organization, group, now=now, cut=cut) for group in groups.values()]
+    return [_issue(organization, _carried(organization, group), now=now, cut=cut) for group in groups.values()]
+
+
+def _carried(organization: Organization, lines: Sequence[_Line]) -> list[_Line]:
+    """The lines of one currency and, where late usage gave back more than they come to, what the next invoice takes off."""
+    total, last = sum((line.amount for line in lines), Decimal(0)), lines[-1]
+    moved = InvoiceLine.objects.filter(organization=organization, kind=CARRIED, invoice__currency=last.currency)
+    waiting: Decimal = moved.aggregate(sum=Sum("amount"))["sum"] or Decimal(0)
+    if total < 0:
+        return [
+            *lines,
+            _Line(CARRIED, "Carried over to the next invoice", None, last.currency, last.last, last.last, unit_price=-total),
+        ]
+    if taken := min(waiting, total):
+        text = "Carried over from an earlier invoice"
+        return [*lines, _Line(CARRIED, text, None, last.currency, last.last, last.last, unit_price=-taken)]
+    return list(lines)
 
 
 # --------------------------------------------------------------------------------------------------------------- lines

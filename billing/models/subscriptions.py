@@ -67,7 +67,8 @@ class SubscriptionPeriod(models.Model):
     terms, `terms` all of them with their local days and prices (`billing.proration.Terms`). `granted` is what stands in the ledger
     as its allowance; it follows `quota`.
 
-    `quota - used_from_quota` is never negative: what exceeds the funds stands in `overdraft`.
+    `quota - used_from_quota` is never negative: what exceeds the funds stands in `overdraft`. A sum is below 0 only while the log
+    holds the amendment of an orphan (part 1) that is still to come.
     """
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -98,10 +99,6 @@ class SubscriptionPeriod(models.Model):
             models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="period_not_empty"),
             models.CheckConstraint(condition=Q(quota__gte=0), name="period_quota_not_negative"),
             models.CheckConstraint(condition=Q(used_from_quota__lte=F("quota")), name="period_quota_not_overdrawn"),
-            models.CheckConstraint(
-                condition=Q(used_from_quota__gte=0, used_from_purchased__gte=0, overage__gte=0, overdraft__gte=0),
-                name="period_sums_not_negative",
-            ),
         ]
 
     def __str__(self) -> str:

@@ -159,16 +159,48 @@ def test_late_usage_goes_on_the_next_invoice_with_its_own_day() -> None:
 
 
 def test_an_amendment_that_comes_late_gives_back() -> None:
-    """An orphan that was booked too high and invoiced: the difference is on the next invoice, below zero."""
+    """An orphan that was booked too high and invoiced: the difference is on the next invoice, below zero, and is carried on."""
     tenant = Tenant(plan(100, overage="invoice", overage_cap=50 * CREDIT))
     orphan = tenant.use(0, 0, 9 * CREDIT, state="O")
     tenant.close()
     tenant.use(0, 0, 4 * CREDIT, request_id=orphan)
     rolling.open_due_periods(END)
     second = tenant.close(END + timedelta(days=31))
-    assert lines(second) == [("overage", -5 * CREDIT, Decimal("-0.25"))]
+    assert lines(second) == [("overage", -5 * CREDIT, Decimal("-0.25")), ("carried", 0, Decimal("0.25"))]
     assert UsageRecord.objects.filter(request_id=orphan).count() == 2
     assert invoiced_sums(tenant.organization) == ledger_sums(tenant.organization)
+
+
+def test_what_late_usage_gives_back_makes_no_total_negative_but_goes_off_the_next_ones() -> None:
+    """A month without a price: an orphan's overage of 100 credits is amended to 10 after it was invoiced."""
+    tenant = Tenant(plan(100, overage="invoice", overage_cap=500 * CREDIT))
+    request = tenant.use(0, 0, 100 * CREDIT, state="O")
+    assert lines(tenant.close()) == [("overage", 100 * CREDIT, Decimal("5.00"))]
+    tenant.use(0, 0, -90 * CREDIT, part=1, request_id=request, requests=0)
+    subscriptions.open_period(tenant.subscription, LATER)
+    april = tenant.close(datetime(2026, 5, 1, 1, tzinfo=UTC))
+    assert lines(april) == [("overage", -90 * CREDIT, Decimal("-4.50")), ("carried", 0, Decimal("4.50"))]
+    assert april is not None
+    assert (april.total, april.credits) == (Decimal("0.00"), -90 * CREDIT)
+    with pytest.raises(CreditNoteRefused):
+        invoicing.credit_note(april, reason="Nothing to take", by=None, now=LATER)
+
+    totals = []
+    for month, overage in ((5, 60), (6, 0), (7, 60), (8, 60)):
+        at = datetime(2026, month, 10, tzinfo=UTC)
+        subscriptions.open_period(tenant.subscription, at)
+        if overage:
+            tenant.use(0, 0, overage * CREDIT, at=at)
+        invoice = tenant.close(datetime(2026, month + 1, 1, 1, tzinfo=UTC))
+        totals.append(None if invoice is None else (invoice.total, [line for line in lines(invoice) if line[0] == "carried"]))
+    assert totals == [
+        (Decimal("0.00"), [("carried", 0, Decimal("-3.00"))]),
+        None,
+        (Decimal("1.50"), [("carried", 0, Decimal("-1.50"))]),
+        (Decimal("3.00"), []),
+    ]
+    assert invoiced_sums(tenant.organization) == ledger_sums(tenant.organization)
+    assert sum(invoice.total for invoice in tenant.invoices()) == Decimal("9.50")  # 10 + 3 times 60 credits, 0.05 each
 
 
 def test_usage_without_a_period_is_not_lost() -> None:
@@ -508,3 +540,4 @@ def _random_history(steps: list[tuple[Any, ...]]) -> None:
     assert [invoice.number for invoice in tenant.invoices()] == list(range(1, len(tenant.invoices()) + 1))
     for invoice in tenant.invoices():
         assert invoice.total == sum((line.amount for line in invoice.lines.all()), Decimal(0))
+        assert invoice.total >= 0

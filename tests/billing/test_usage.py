@@ -10,11 +10,12 @@ from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import ApiKey, Organization
-from billing import subscriptions, usage
+from billing import books, ledger, subscriptions, usage
 from billing.events import UsageEvent
 from billing.models import Plan, SubscriptionPeriod, UsageRecord
 from config.clock import utc_now
 from tests import factories
+from tests.billing.credit_books import assert_books_agree
 from tests.billing.usage_events import event_for, line
 
 pytestmark = pytest.mark.django_db
@@ -281,3 +282,44 @@ def test_a_full_batch_takes_a_handful_of_statements_and_little_time(organization
         assert len(queries) == 11
     assert drawn(organization)[5] == 2000
     assert min(took) < 0.25
+
+
+# --------------------------------------------------------------------------------------------- parts in an unexpected order
+
+
+def test_an_amendment_that_gives_back_may_come_before_its_orphan(organization: Organization, key: ApiKey) -> None:
+    """Batches apart: it is stored and booked at once, and the sums are right when its orphan has come."""
+    ledger.grant(organization, 500, reason="A gift", actor=None, now=utc_now(), expires_at=None)
+    orphan = event_for(key, credits=30, funds=(5, 20, 3, 2), tokens=9, state="O")
+    amendment = event_for(
+        key,
+        credits=-18,
+        funds=(-2, -12, -3, -1),
+        tokens=-4,
+        requests=0,
+        part=1,
+        request_id=orphan.request_id,
+        admitted_at=datetime.fromtimestamp(orphan.admitted_at, UTC),
+    )
+    assert usage.record(organization.pk, [amendment]) == 1
+    assert drawn(organization) == (-2, -12, -3, -1, -4, 0)
+    assert_books_agree(organization.pk)
+    assert usage.record(organization.pk, [orphan]) == 1
+    assert drawn(organization) == (3, 8, 0, 1, 5, 1)
+    assert usage.record(organization.pk, [amendment, orphan]) == 0
+    assert_books_agree(organization.pk)
+    at = orphan.admitted_at
+    moment = datetime.fromtimestamp(at, UTC)
+    assert books.mismatches(organization, moment - timedelta(days=8), moment + timedelta(hours=1)) == []
+
+
+def test_usage_of_the_second_in_which_a_subscription_follows_stays_with_its_period(organization: Organization, key: ApiKey) -> None:
+    """What drew on the first one's period in that second does not open a period of the second one before it began."""
+    first = organization.subscriptions.get()
+    period = first.periods.get()
+    second_of = (first.started_at + timedelta(hours=30)).replace(microsecond=0)
+    subscriptions.end(first, now=second_of + timedelta(microseconds=200_000))
+    following = subscriptions.start(organization, Plan.objects.get(slug="pro"), now=second_of + timedelta(microseconds=600_000))
+    usage.record(organization.pk, [event_for(key, credits=4, admitted_at=second_of, period_start=period.starts_at)])
+    assert first.periods.get().used_from_quota == 4
+    assert [one.used_from_quota for one in following.periods.all()] == [0]
