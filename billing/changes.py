@@ -67,14 +67,13 @@ class _Computed:
 
 def preview_change(subscription: Subscription, plan: Plan, *, now: datetime) -> Change:
     """What `change_plan` would do now; changes nothing but that a missing period's row is made. Raises what it raises."""
-    row = subscriptions.open_period(subscription, now)
-    return _compute(subscription, plan, row, now).change
+    return _compute(subscription, plan, _running(subscription, now), now).change
 
 
 def preview_next(subscription: Subscription, plan: Plan, *, now: datetime) -> Change:
     """What `change_next` would do: this period stays as it is, the next one is the new plan's in full."""
     _check(subscription, plan)
-    row = subscriptions.open_period(subscription, now)
+    row = _running(subscription, now)
     terms = subscriptions.terms_of(row)
     quota, price = plan.quota or 0, proration.money(plan.price or Decimal(0))
     old_price = terms.newest.price or Decimal(0)
@@ -112,7 +111,7 @@ def preview_renewal(subscription: Subscription, plan: Plan, *, now: datetime) ->
     if plan.reset_period != subscription.plan.reset_period:
         return preview_next(subscription, plan, now=now)
     _check(subscription, plan)
-    row = subscriptions.open_period(subscription, now)
+    row = _running(subscription, now)
     old = subscriptions.terms_of(row)
     return _change(subscription, plan, row, old, old.renewed(subscriptions.segment_of(plan, old.first_day)), now)
 
@@ -129,7 +128,7 @@ def change_plan(subscription: Subscription, plan: Plan, *, by: User | None, now:
         computed = _compute(own, plan, row, now)
         _keep_promise(promise, computed.change)
         before = own.plan
-        subscriptions.forget_ahead(own, now)
+        subscriptions.forget_ahead(own, max(now, row.starts_at))
         own.plan, own.next_plan, own.next_plan_at = plan, None, None
         if computed.next_terms is not None:
             own.anchor = subscriptions.local_day(own.organization, now)
@@ -167,7 +166,7 @@ def renew_on(subscription: Subscription, plan: Plan, *, by: User | None, now: da
         terms = old.renewed(subscriptions.segment_of(plan, old.first_day))
         change = _change(own, plan, row, old, terms, now)
         before = own.plan
-        subscriptions.forget_ahead(own, now)
+        subscriptions.forget_ahead(own, max(now, row.starts_at))
         own.plan, own.next_plan, own.next_plan_at = plan, None, None
         own.save(update_fields=["plan", "next_plan", "next_plan_at"])
         _set_terms(row, terms, plan, f"Renewed: {before.name} to {plan.name}", by)
@@ -181,7 +180,7 @@ def change_next(subscription: Subscription, plan: Plan, *, by: User | None, now:
         own, row = _locked(subscription, now)
         change = preview_next(own, plan, now=now)
         _keep_promise(promise, change)
-        subscriptions.forget_ahead(own, now)
+        subscriptions.forget_ahead(own, max(now, row.starts_at))
         own.next_plan, own.next_plan_at = plan, row.ends_at
         own.save(update_fields=["next_plan", "next_plan_at"])
         _record(own, "subscription.next_plan", change, by)
@@ -191,10 +190,10 @@ def change_next(subscription: Subscription, plan: Plan, *, by: User | None, now:
 def keep_plan(subscription: Subscription, *, by: User | None, now: datetime) -> None:
     """Takes back what `change_next` set. Without it, changes nothing."""
     with transaction.atomic():
-        own, _ = _locked(subscription, now)
+        own, row = _locked(subscription, now)
         if own.next_plan is not None:
             subscriptions.record(own, "subscription.next_plan", by=by, data={"before": own.next_plan.slug, "after": None})
-            subscriptions.forget_ahead(own, now)
+            subscriptions.forget_ahead(own, max(now, row.starts_at))
             own.next_plan, own.next_plan_at = None, None
             own.save(update_fields=["next_plan", "next_plan_at"])
 
@@ -215,6 +214,8 @@ def carry_over(rows: Sequence[SubscriptionPeriod]) -> None:
         after = following.select_for_update(of=("self",), no_key=True).select_related("subscription__organization", "plan").first()
         if cut.until is None or after is None:
             continue
+        # It may be among those that close, and pass on in its turn what comes to it here.
+        after = next((one for one in rows if one.pk == after.pk), after)
         terms = subscriptions.terms_of(after)
         carried = max(0, row.used_from_quota - cut.entitlement)
         if carried > terms.carried:
@@ -305,9 +306,20 @@ def _locked(subscription: Subscription, now: datetime) -> tuple[Subscription, Su
     if own.ended_at is not None:
         raise ChangeRefused("The subscription has ended.")
     _take_over(own, now)
-    row = subscriptions.open_period(own, now)
+    row = _running(own, now)
     rows = SubscriptionPeriod.objects.select_related("plan", "subscription__plan", "subscription__organization")
     return own, rows.select_for_update(of=("self",), no_key=True).get(pk=row.pk)
+
+
+def _running(subscription: Subscription, now: datetime) -> SubscriptionPeriod:
+    """The row that goes on: of `now`, or what a change of the reset period in this very second has begun for the next one."""
+    row = subscriptions.open_period(subscription, now)
+    while subscriptions.terms_of(row).until is not None:
+        after = subscription.periods.filter(starts_at=row.ends_at).first()
+        if after is None:
+            break
+        row = after
+    return row
 
 
 def _take_over(own: Subscription, now: datetime) -> bool:

@@ -61,8 +61,9 @@ def end(subscription: Subscription, *, now: datetime) -> None:
             own.ended_at, own.next_plan, own.next_plan_at = now, None, None
             own.save(update_fields=["ended_at", "next_plan", "next_plan_at"])
             forget_ahead(own, now)
-            row = own.periods.filter(starts_at__lte=now, ends_at__gt=now).first()
-            if row is not None:
+            # The newest: a change in this very second may have begun it for the next one.
+            row = own.periods.filter(ends_at__gt=now).first()
+            if row is not None and row.terms.get("until") is None:
                 # The day of the end was begun, so it is paid.
                 terms = terms_of(row).ended(local_day(own.organization, now) + timedelta(days=1))
                 row.ends_at, row.terms = max(now, row.starts_at + timedelta(seconds=1)), proration.to_json(terms)

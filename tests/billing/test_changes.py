@@ -279,3 +279,54 @@ def test_a_seat_changes_alone() -> None:
     changes.change_plan(seat, plan(620), by=None, now=MARCH_16)
     assert current(seat, MARCH_16).quota == 470 * CREDIT
     assert current(own, MARCH_16).quota == 310 * CREDIT
+
+
+# ----------------------------------------------------------------------------------------------- changes within one second
+
+
+@pytest.mark.parametrize("first_at", [MARCH_1, MARCH_16])
+def test_changes_back_and_forth_in_one_second_grant_and_cost_what_the_last_one_does(first_at: datetime) -> None:
+    month, week = plan(310, price="31.00"), plan(70, price="7.00", reset="weekly")
+    subscription = subscribed(month)
+    for number, to in enumerate((week, month, week, month)):
+        at = first_at + timedelta(milliseconds=200 * number)
+        subscription.refresh_from_db()
+        preview = changes.preview_change(subscription, to, now=at)
+        assert changes.change_plan(subscription, to, by=None, now=at) == preview
+    subscription.refresh_from_db()
+    later = first_at + timedelta(seconds=10)
+    period = current(subscription, later)
+    assert (period.plan, period.quota, allowance(period)) == (month, 310 * CREDIT, 310 * CREDIT)
+    rows = list(subscription.periods.order_by("starts_at"))
+    assert all(one.ends_at == other.starts_at for one, other in pairwise(rows))
+    # What the first change cut off counts by its days; all between it and the last are of no day.
+    assert [row.quota for row in rows[1:-1]] == [0] * (len(rows) - 2)
+    # The path knows the same periods.
+    (known,) = snapshots.load(subscription.organization_id).subscriptions
+    assert (known.period_at(later).start, known.quota_at(period.starts_at)) == (period.starts_at, 310 * CREDIT)
+
+
+def test_an_end_in_the_second_of_a_change_ends_what_the_change_began() -> None:
+    week = plan(70, reset="weekly")
+    subscription = subscribed(plan(310))
+    changes.change_plan(subscription, week, by=None, now=MARCH_1)
+    subscriptions.end(subscription, now=MARCH_1 + timedelta(milliseconds=500))
+    assert max(subscription.periods.values_list("ends_at", flat=True)) == MARCH_1 + timedelta(seconds=2)
+
+
+def test_what_is_told_late_is_carried_through_all_periods_that_close_together() -> None:
+    """Two changes within a minute; what ran during them is booked afterwards, and counts in the period that goes on."""
+    month, week = plan(310), plan(70, reset="weekly")
+    subscription = subscribed(month)
+    old = current(subscription, MARCH_16)
+    changes.change_plan(subscription, week, by=None, now=MARCH_16)
+    subscription.refresh_from_db()
+    changes.change_plan(subscription, month, by=None, now=MARCH_16 + timedelta(seconds=30))
+    SubscriptionPeriod.objects.filter(pk=old.pk).update(quota=200 * CREDIT, granted=200 * CREDIT)
+    use(old, 200)
+    after = current(subscription, MARCH_16 + timedelta(minutes=20))
+    assert after.quota == 310 * CREDIT
+    invoicing.close_due(subscription.organization_id, now=MARCH_16 + timedelta(minutes=20))
+    after.refresh_from_db()
+    # 15 of 31 days granted 150; the other 50 count here.
+    assert (after.quota, allowance(after)) == (260 * CREDIT, 260 * CREDIT)
