@@ -77,7 +77,8 @@ def invite(
     and has not come gets another link.
     """
     with transaction.atomic():
-        member = _awaited(organization, email, role, team) or members.add(organization, email, role=role, by=by, team=team, name=name)
+        member = _awaited(organization, email, role, team)
+        member = member or members.add(organization, email, role=role, by=by, team=team, name=name)
         assert member.user is not None
         if not member.is_awaited:
             member.is_awaited = True

@@ -1,7 +1,9 @@
 """Joining by a one-time link. Here and not in accounts, because the first owner's organization starts on a plan."""
 
+from allauth.account.adapter import get_adapter
 from django.conf import settings
 from django.contrib.auth import login
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -31,6 +33,13 @@ def join(request: HttpRequest, token: str) -> HttpResponse:
         return render(request, "accounts/join.html", page)
     if not form.is_valid():
         return render(request, "accounts/join.html", page, status=400)
+    if offer.has_password:
+        # Who made the link holds it too: tries at the person's password count as they do at sign-in.
+        try:
+            get_adapter(request).authenticate(request, email=offer.email, password=form.cleaned_data["password"])
+        except ValidationError as error:
+            form.add_error(None, error)
+            return render(request, "accounts/join.html", page, status=429)
     try:
         accepted = joining.accept_link(
             token,

@@ -44,7 +44,8 @@ def change_plan(request: HttpRequest, member: Member) -> HttpResponse:
     now = utc_now()
     subscription = statement.subscription_of(member.organization)
     asked = request.POST if request.method == "POST" else request.GET
-    plan, when = Plan.objects.filter(slug=asked.get("plan", "")).first(), asked.get("when", NOW)
+    # By comparing: what is no slug must not reach the database as one, where a NUL is an error.
+    plan, when = next((one for one in Plan.objects.all() if one.slug == asked.get("plan")), None), asked.get("when", NOW)
     if subscription is None or plan is None or when not in (NOW, NEXT):
         raise Http404
     page = _page(request, member, now)

@@ -32,6 +32,7 @@ WINDOW_CHOICES = [
     ("period", "Plan period"),
 ]
 NONE = "none"
+LAST_YEAR = 2199
 
 
 class LimitForm(forms.Form):
@@ -85,6 +86,13 @@ class MoreForm(forms.Form):
 
     def clean_extra(self) -> str:
         return plain(self.cleaned_data["extra"])
+
+    def clean_until(self) -> date:
+        until: date = self.cleaned_data["until"]
+        if until.year > LAST_YEAR:
+            # Its end could not be told any more: dates end with the year 9999.
+            raise forms.ValidationError(f"At most {requests.MOST_DAYS} days. What is needed for longer is a higher limit.")
+        return until
 
     def ends_at(self, zone: ZoneInfo) -> datetime:
         """The first moment after the day, in the organization's zone."""

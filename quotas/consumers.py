@@ -7,8 +7,10 @@ from typing import Any, cast
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.auth import get_user
 from django.contrib.auth.models import AnonymousUser
-from django.http import Http404
+from django.contrib.sessions.backends.db import SessionStore
+from django.http import Http404, HttpRequest
 from django.urls import path
 
 from accounts import permissions, tenancy
@@ -106,12 +108,11 @@ class MyKeyConsumer(AsyncWebsocketConsumer):
             return json.dumps({"type": "unavailable", "message": "The numbers did not arrive."})
 
     def _admitted(self) -> Member:
-        """Asked again each time: a page ends with the membership, and with the session."""
-        session = self.scope.get("session")
-        if session is not None and session.session_key and not session.exists(session.session_key):
-            raise _Ended(FOREIGN)
+        """Asked again each time: a page ends with the membership, with the session, and with the account or its password."""
+        request = HttpRequest()
+        request.session = SessionStore(self.scope["session"].session_key)
         try:
-            user = cast(User | AnonymousUser, self.scope["user"])
+            user = cast(User | AnonymousUser, get_user(request))
             member = tenancy.membership(user, self.scope["url_route"]["kwargs"]["slug"])
         except Http404:
             raise _Ended(FOREIGN) from None

@@ -207,13 +207,14 @@ def invite(request: HttpRequest, member: Member) -> HttpResponse:
     if not form.is_valid():
         return show_members(request, member, open_=Opened(INVITE, "", form), status=422)
     wanted = form.cleaned_data
+    # Asked before a team is made: what is refused leaves none behind.
+    if not permissions.may_give_role(member, wanted["role"], team_id=member.team_id):
+        form.add_error("role", "Leads invite developers; other roles are an owner’s to give.")
+        return show_members(request, member, open_=Opened(INVITE, "", form), status=403)
     try:
         with transaction.atomic():
             team = _team(member, wanted["team"])
             tenancy.demand(member, Action.MANAGE_MEMBERS, team_id=team.pk if team else None)
-            if not permissions.may_give_role(member, wanted["role"], team_id=team.pk if team else None):
-                form.add_error("role", "Leads invite developers; other roles are an owner’s to give.")
-                return show_members(request, member, open_=Opened(INVITE, "", form), status=403)
             link = invitations.invite(
                 member.organization,
                 wanted["email"],
@@ -237,13 +238,12 @@ def change_member(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespo
     if not form.is_valid():
         return show_member(request, member, found, role_form=form, status=422)
     wanted = form.cleaned_data
+    if not _may_manage(member, found) or not permissions.may_give_role(member, wanted["role"], team_id=member.team_id):
+        form.add_error("role", "Leads look after the developers of their scope; other roles are an owner’s to give.")
+        return show_member(request, member, found, role_form=form, status=403)
     try:
         with transaction.atomic():
             team = _team(member, wanted["team"])
-            team_id = team.pk if team else None
-            if not _may_manage(member, found) or not permissions.may_give_role(member, wanted["role"], team_id=team_id):
-                form.add_error("role", "Leads look after the developers of their scope; other roles are an owner’s to give.")
-                return show_member(request, member, found, role_form=form, status=403)
             members.change(found, role=wanted["role"], team=team, by=member.user, now=utc_now())
     except DomainError as error:
         told(form, _field(error.code), error)

@@ -15,7 +15,7 @@ from channels.testing import WebsocketCommunicator
 from django.test import Client
 
 from accounts import members
-from accounts.models import Member
+from accounts.models import Member, User
 from config import redis as weir_redis
 from config import snapshot
 from config.clock import utc_now
@@ -196,6 +196,18 @@ async def test_the_page_ends_with_the_session() -> None:
     communicator = await opened(socket(member, session))
     await heard(communicator)
     await in_thread(client.post, "/accounts/logout/")
+    await in_thread(live.announce, member.organization_id)
+    assert await closes(communicator) == 4404
+
+
+@pytest.mark.parametrize("change", [{"is_active": False}, {"password": "changed elsewhere"}])
+async def test_the_page_ends_with_the_account_and_with_its_password(change: dict[str, Any]) -> None:
+    """As any page: who is barred, or signed out everywhere by a new password, hears no more."""
+    member = await in_thread(make)
+    session = await in_thread(cookie, member)
+    communicator = await opened(socket(member, session))
+    await heard(communicator)
+    await in_thread(User.objects.filter(pk=member.user_id).update, **change)
     await in_thread(live.announce, member.organization_id)
     assert await closes(communicator) == 4404
 

@@ -306,6 +306,16 @@ class TestPeople:
         assert said in answered.content.decode()
         assert (Member.objects.filter(organization=world.organization).count(), Invitation.objects.count()) == before
 
+    def test_a_refused_invitation_or_change_leaves_no_team_behind(self, world: World) -> None:
+        whole = factories.member(world.organization, role="lead")
+        before = set(world.organization.teams.values_list("name", flat=True))
+        email = f"{factories.unique('new')}@example.org"
+        assert post(whole, "members/invite", email=email, role="owner", team="Brand new").status_code == 403
+        assert post(whole, f"members/{world.developer.uuid}/change", role="owner", team="Brand new").status_code == 403
+        assert post(world.owner, "members/invite", email=email, role="owner", team="Brand new").status_code == 400
+        assert post(world.owner, f"members/{world.developer.uuid}/change", role="owner", team="Brand new").status_code == 400
+        assert set(world.organization.teams.values_list("name", flat=True)) == before
+
     def test_a_lead_invites_into_no_other_team(self, world: World) -> None:
         answered = post(
             world.lead, "members/invite", email=f"{factories.unique('x')}@example.org", role="developer", team="Platform"

@@ -246,6 +246,22 @@ def test_who_has_a_password_gives_that_one() -> None:
     assert Client().post(path, {"password": password}).status_code == 302
 
 
+def test_wrong_passwords_bring_the_pause_of_sign_in_to_a_link_too() -> None:
+    """Who makes a link for somebody's address may open it, and must not find the password out by it."""
+    password = factories.password()
+    member = factories.member(factories.organization(), password=password)
+    assert member.user is not None
+    link = invitations.create_owner_link(factories.organization(), member.user.email, now=utc_now())
+    path, client = f"/join/{token(link)}", Client(REMOTE_ADDR="192.0.2.77")
+    for _ in range(5):
+        assert "That is not the password" in client.post(path, {"password": "wrong password"}).content.decode()
+    paused = client.post(path, {"password": password})
+    assert paused.status_code == 429
+    assert "Too many wrong tries. Wait five minutes, then try again." in paused.content.decode()
+    link.invitation.refresh_from_db()
+    assert link.invitation.accepted_at is None
+
+
 def test_the_first_link_creates_the_organization_on_a_plan_in_its_zone() -> None:
     # The database of a test run holds organizations; the first link is for one that holds none.
     if Organization.objects.exists():
