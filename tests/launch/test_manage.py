@@ -41,7 +41,7 @@ def test_older_pythons_can_parse_it() -> None:
     ast.parse(SCRIPT.read_text(), feature_version=(3, 7))
 
 
-def test_without_an_installation_other_commands_name_the_three_that_install(folder: Path) -> None:
+def test_without_an_installation_other_commands_name_those_that_install(folder: Path) -> None:
     copy = folder / "project" / "manage.py"
     copy.parent.mkdir()
     copy.write_bytes(SCRIPT.read_bytes())
@@ -49,7 +49,7 @@ def test_without_an_installation_other_commands_name_the_three_that_install(fold
     assert done.returncode == 1
     assert done.stderr == (
         "manage.py: nothing is installed yet. Run one of "
-        "`python3 manage.py demo`, `python3 manage.py up`, `python3 manage.py test` first.\n"
+        "`python3 manage.py demo`, `python3 manage.py up`, `python3 manage.py test`, `python3 manage.py bench` first.\n"
     )
     assert not (copy.parent / ".venv").exists()
 
