@@ -124,6 +124,8 @@ class Labels:
         self._members: dict[int, MemberLabel] = {}
         self._keys: dict[int, KeyLabel] = {}
         self._accounts: dict[int, AccountLabel] = {}
+        self._gone: set[int] = set()
+        """Accounts that were asked for and are not there any more: a file of a million requests asks for them once."""
 
     def teams(self, ids: Iterable[int | None]) -> Mapping[int, TeamLabel]:
         if missing := _missing(ids, self._teams):
@@ -144,8 +146,9 @@ class Labels:
         return self._keys
 
     def accounts(self, ids: Iterable[int | None]) -> Mapping[int, AccountLabel]:
-        if (missing := _missing(ids, self._accounts)) and _find_accounts:
+        if (missing := _missing(ids, self._accounts) - self._gone) and _find_accounts:
             self._accounts.update(_find_accounts[0](self.organization.pk, missing))
+            self._gone |= missing - self._accounts.keys()
         return self._accounts
 
 
