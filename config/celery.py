@@ -35,6 +35,7 @@ app.conf.task_default_queue = "default"
 app.conf.beat_scheduler = "config.beat:LockedScheduler"
 app.conf.beat_schedule = {
     "refresh-due-tokens": {"task": "routing.tasks.refresh_due_tokens", "schedule": 60.0},
+    "forget-abandoned-sign-ins": {"task": "routing.tasks.forget_abandoned_sign_ins", "schedule": 900.0},
     "open-next-periods": {"task": "billing.tasks.open_next_periods", "schedule": 300.0},
     "close-ended-periods": {"task": "billing.tasks.close_ended_periods", "schedule": 300.0},
     "expire-credits": {"task": "quotas.tasks.expire_credits", "schedule": 300.0},

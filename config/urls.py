@@ -18,4 +18,5 @@ urlpatterns = [
     path("", include("accounts.urls")),
     path("", include("billing.urls")),
     path("", include("quotas.urls")),
+    path("", include("routing.urls")),
 ]

@@ -3,7 +3,8 @@
     python -m uvicorn demo.upstream:app --port 9000
 
 Served: POST /backend-api/codex/responses and /v1/responses; GET /backend-api/codex/models, /v1/models, /backend-api/wham/usage,
-/backend-api/wham/accounts/check; POST /oauth/token. An answer is computed from its request: it repeats what the user said; it
+/backend-api/wham/accounts/check; GET /oauth/authorize, POST /oauth/token, POST /api/accounts/deviceauth/usercode and .../token,
+GET /codex/device. An answer is computed from its request: it repeats what the user said; it
 calls a tool when the last user text contains RUN_TOOL (Codex' shell with `echo hi`, else the first function) and reports what
 the tool put out; input tokens are a quarter of the request's bytes, those of an earlier request with the same prompt_cache_key
 cached; output tokens are three a word. A ChatGPT account's windows rise with what it served; a full one is answered 429.
@@ -23,6 +24,8 @@ POST /control/mint      {"account_id", "user_id", "email", "plan", "expires_in",
                         of a new account or with new tokens of a known one
 POST /control/windows   {"account_id", "short_percent", "week_percent", "short_reset_at", "week_reset_at",
                         "slots": which windows the head names, in order; default ["short", "week"]}
+POST /control/person    {"account_id", "user_id", "email", "plan"}: who signs in next at /oauth/authorize; all may be left out
+POST /control/approve   {"user_code", "deny": false, and of the person as above}: answers a device's code
 POST /control/revoke    {"account_id"} (all its tokens) or {"token"} (an API key)
 POST /control/expire    {"account_id", "refresh": false}: its access tokens, or its refresh tokens, expire now
 GET  /control/accounts  [{"account_id", "refreshes", "short_percent", "week_percent"}]
@@ -39,6 +42,7 @@ ANSWER, all optional.
   sizes, gone through in a circle), `chunk_delay` after each; `hold` {"name", "after": "request" | "head" | number of events}.
   How it ends early: `cut_before_head`, `cut_after_events`, `cut_after_bytes` (of the body), with `cut_how` "reset" (RST) or "close"
   (FIN); `silence` "head" (nothing is ever sent) or "body" (nothing after the head); `silence_after_events`.
+  `lost`: on a path whose answer is not scripted, what is asked for is done (a refresh token is spent), but the answer is lost.
 """
 
 import base64
@@ -49,6 +53,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from demo.upstream_call import Call, Cut, Gone
+from demo.upstream_issuer import Issuer
 from demo.upstream_responses import before_head, chatgpt_response, openai_response, parsed, problem, refuse, signed_in, whole
 from demo.upstream_script import Match, Wrong
 from demo.upstream_state import State, only
@@ -66,6 +71,7 @@ MODELS = (
 )
 
 state = State()
+issuer = Issuer(state)
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -108,6 +114,7 @@ async def serve(call: Call) -> None:
         await before_head(call, state, answer)
         if await whole(call, state, answer, []):
             return
+        call.is_lost = answer.lost
     handler = PATHS.get((call.method, call.path))
     if handler is None:
         await call.json(404, problem(f"No such path: {call.path}", "not_found"))
@@ -171,6 +178,7 @@ def accounts(wanted: dict[str, str]) -> list[dict[str, Any]]:
 def reset(given: dict[str, Any]) -> None:
     only(given, frozenset({"keep_accounts"}))
     state.reset(keep_accounts=bool(given.get("keep_accounts", True)))
+    issuer.reset()
 
 
 def release(given: dict[str, Any]) -> None:
@@ -189,6 +197,8 @@ WRITES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "reset": reset,
     "release": release,
     "mint": state.mint,
+    "person": issuer.person,
+    "approve": issuer.approve,
     "windows": state.set_windows,
     "revoke": state.revoke,
     "expire": state.expire,
@@ -250,22 +260,6 @@ async def accounts_check(call: Call) -> None:
     await call.json(200, {"accounts": [entry], "account_ordering": ordering, "default_account_id": account.account_id})
 
 
-async def renew(call: Call) -> None:
-    """POST /oauth/token. A refresh is JSON; the code of a browser's sign-in, which comes as a form, is not played yet."""
-    given: dict[str, Any] | None
-    if call.headers.get("content-type", "").startswith("application/json"):
-        given = parsed(call.body)
-    else:
-        given = dict(urllib.parse.parse_qsl(call.body.decode("latin-1")))
-    if given is None:
-        await call.json(400, problem("The body is not JSON.", "invalid_request"))
-    elif given.get("grant_type") != "refresh_token":
-        await call.json(400, problem("Unsupported grant_type", "unsupported_grant_type"))
-    else:
-        status, value = state.refresh(str(given.get("refresh_token")))
-        await call.json(status, value)
-
-
 RESPONSES: dict[tuple[str, str], Callable[[Call, State], Awaitable[None]]] = {
     ("POST", "/backend-api/codex/responses"): chatgpt_response,
     ("POST", "/v1/responses"): openai_response,
@@ -275,5 +269,9 @@ PATHS: dict[tuple[str, str], Callable[[Call], Awaitable[None]]] = {
     ("GET", "/v1/models"): openai_models,
     ("GET", "/backend-api/wham/usage"): wham_usage,
     ("GET", "/backend-api/wham/accounts/check"): accounts_check,
-    ("POST", "/oauth/token"): renew,
+    ("GET", "/oauth/authorize"): issuer.authorize,
+    ("POST", "/oauth/token"): issuer.token,
+    ("POST", "/api/accounts/deviceauth/usercode"): issuer.usercode,
+    ("POST", "/api/accounts/deviceauth/token"): issuer.device_token,
+    ("GET", "/codex/device"): issuer.device_page,
 }

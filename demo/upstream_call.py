@@ -65,6 +65,7 @@ class Call:
         self.token = self.headers.get("authorization", "").removeprefix("Bearer ")
         self.body = b""
         self.is_whole = False
+        self.is_lost = False
         self._receive = receive
         self._send = send
         self._gone: asyncio.Future[None] | None = None
@@ -150,7 +151,9 @@ class Call:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def json(self, status: int, value: Any, headers: Headers = ()) -> None:
-        """The whole answer; a text goes out as it is."""
+        """The whole answer; a text goes out as it is. A lost one never does."""
+        if self.is_lost:
+            await self.cut("reset")
         data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
         await self.start(status, framed(data, is_text=isinstance(value, str), headers=headers))
         await self.write(data)

@@ -60,6 +60,7 @@ class Answer(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, fro
     cut_how: Literal["reset", "close"] = "reset"
     silence: Literal["head", "body"] | None = None
     silence_after_events: int | None = None
+    lost: bool = False
     hold: Hold | None = None
 
     def __post_init__(self) -> None:

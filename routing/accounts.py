@@ -11,9 +11,8 @@ from django.db.models import Q
 from accounts import audit
 from accounts.models import Organization, User
 from config import scope
-from config.redis import RedisUnavailable
-from routing import addresses, capacity, live, pools, sealing, terms, tokens
-from routing.errors import AccountError, ApiKeyInvalid, TermsNotAccepted
+from routing import addresses, capacity, live, pools, sealing, terms, tokens, versions, withdrawal
+from routing.errors import AccountError, AccountWithdrawn, ApiKeyInvalid, AuthFileStale
 from routing.models import PoolAccount
 
 logger = logging.getLogger(__name__)
@@ -29,19 +28,38 @@ def add_chatgpt(
     by: User | None,
     now: datetime,
 ) -> PoolAccount:
-    """Puts a sign-in account into the organization's pool; the same identity again renews its tokens.
+    """Puts what an `auth.json` holds into the pool without asking its upstream (`routing.joining` asks first).
 
-    `plan` names the size when the sign-in does not (`pro_200`). Raises TermsNotAccepted, with the text, as long as nobody
-    has accepted it for the organization; AuthFileInvalid; AccountError.
+    Raises TermsNotAccepted, with the text, as long as nobody has accepted it for the organization; AuthFileInvalid, and what
+    `add_sign_in` raises.
     """
-    label = _checked_label(label)
+    checked_label(label)
     sign_in = tokens.read_auth_json(auth_json)
+    check_plan(plan)
+    terms.demand(organization, accepted=accept_terms, by=by, now=now)
+    return add_sign_in(organization, sign_in, label=label, plan=plan, by=by, now=now)
+
+
+def add_sign_in(
+    organization: Organization,
+    sign_in: tokens.SignIn,
+    *,
+    label: str = "",
+    plan: str | None = None,
+    is_persons_own: bool = False,
+    by: User | None,
+    now: datetime,
+) -> PoolAccount:
+    """Puts a sign-in account into the organization's pool; the same identity again renews its tokens, whatever its status was.
+
+    `label` empty keeps the old one, or is the person's e-mail; `plan` names the size when the sign-in does not (`pro_200`). Its
+    person is told by e-mail. `is_persons_own`: the person has just signed in; what a file holds may be old instead, and does not
+    bring back an account that was withdrawn. Raises AccountError, AuthFileStale, AccountWithdrawn.
+    """
+    check_plan(plan)
     plan_type = (plan or sign_in.plan_type or "").strip().lower()
-    if plan is not None and not capacity.is_known(plan):
-        raise AccountError(f"The plan {plan!r} is not known.", plan=plan)
     with transaction.atomic():
         organization = Organization.objects.select_for_update().get(pk=organization.pk)
-        _accept_terms(organization, accepted=accept_terms, by=by, now=now)
         account = PoolAccount.objects.for_organization(organization).filter(
             kind=PoolAccount.Kind.CHATGPT, identity=sign_in.identity
         ).select_for_update(of=("self",)).first()  # fmt: skip
@@ -52,12 +70,17 @@ def add_chatgpt(
                 kind=PoolAccount.Kind.CHATGPT,
                 identity=sign_in.identity,
                 chatgpt_account_id=sign_in.chatgpt_account_id,
-                accepted_by=by,
-                accepted_at=now,
             )
         else:
+            if not is_persons_own:
+                refuse_old(account, sign_in)
             account.credential_version += 1
-        account.label = label
+        link = ""
+        if not account.withdrawal_digest:
+            # Its first time here, or its first after it was withdrawn.
+            account.accepted_by, account.accepted_at = by, now
+            link = withdrawal.new_link(account)
+        account.label = checked_label(label or account.label or sign_in.email[:80] or sign_in.identity[:80])
         account.email = sign_in.email[:254]
         if is_new or plan is not None or plan_type != account.plan_type:
             account.plan_type = plan_type[:40]
@@ -73,7 +96,36 @@ def add_chatgpt(
         account.status_reason = ""
         account.save()
         _joined(account, organization, by=by, is_new=is_new)
+        if link:
+            transaction.on_commit(partial(withdrawal.tell, account, organization, link, by=by), robust=True)
     return account
+
+
+def refuse_old(account: PoolAccount, sign_in: tokens.SignIn, *, is_same_old: bool = False) -> None:
+    """Keeps a file from putting an older sign-in over the one that the pool renews, or bringing back what was withdrawn.
+
+    Refresh tokens work once, so the older one has been spent. With `is_same_old` what is exactly as old is refused too. Raises
+    AuthFileStale, AccountWithdrawn.
+    """
+    if account.status == PoolAccount.Status.WITHDRAWN:
+        raise AccountWithdrawn("Its person withdrew this account. Only that person's own sign-in brings it back, not a file.")
+    held, given = account.access_expires_at, sign_in.access_expires_at
+    if account.status == PoolAccount.Status.NEEDS_SIGN_IN or held is None or given is None:
+        return
+    if given < held or (is_same_old and given == held):
+        raise AuthFileStale("The pool holds a newer sign-in of this account; nothing was changed.")
+
+
+def find_sign_in(organization: Organization, identity: str) -> PoolAccount | None:
+    """The organization's account of this identity, without its ciphertexts."""
+    rows = PoolAccount.objects.for_organization(organization).without_secrets()
+    return rows.filter(kind=PoolAccount.Kind.CHATGPT, identity=identity).first()
+
+
+def check_plan(plan: str | None) -> None:
+    """Raises AccountError for a plan that no list of weights knows."""
+    if plan is not None and not capacity.is_known(plan):
+        raise AccountError(f"The plan {plan!r} is not known.", plan=plan)
 
 
 def add_openai(
@@ -87,12 +139,10 @@ def add_openai(
 ) -> PoolAccount:
     """Puts an API key into the organization's pool; the same key again changes its label and address.
 
-    Raises ApiKeyInvalid, AddressRefused, AccountError.
+    Its upstream is not asked (`routing.joining` asks first). Raises ApiKeyInvalid, AddressRefused, AccountError.
     """
-    label = _checked_label(label)
-    api_key = api_key.strip()
-    if not 8 <= len(api_key) <= 1000 or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
-        raise ApiKeyInvalid("That is not an API key: one line of 8 to 1,000 printable characters is expected.")
+    label = checked_label(label)
+    api_key = checked_key(api_key)
     address = addresses.check(base_url) if base_url else ""
     # Keys are random: a digest tells two apart and gives nothing away.
     identity = "key:" + hashlib.sha256(api_key.encode()).hexdigest()[:32]
@@ -130,7 +180,7 @@ def need_sign_in(account_id: int, reason: str, *, version: int | None = None) ->
         still = Q() if version is None else Q(credential_version=version)
         changed = (
             PoolAccount.objects.filter(still, pk=account_id)
-            .exclude(status=PoolAccount.Status.NEEDS_SIGN_IN)
+            .exclude(status__in=(PoolAccount.Status.NEEDS_SIGN_IN, PoolAccount.Status.WITHDRAWN))
             .update(
                 status=PoolAccount.Status.NEEDS_SIGN_IN,
                 status_reason=reason[:200],
@@ -170,39 +220,20 @@ def reset_cooldowns(organization: Organization) -> tuple[int, int]:
     return total, cleared
 
 
-def publish_version(pool_id: int, organization_id: int | None, account_id: int, version: int) -> None:
-    """Tells the processes that a credential moved. A failure costs one 401 and a second look at the database, so it is logged."""
-    try:
-        live.publish_version(pool_id, organization_id, account_id, version)
-    except RedisUnavailable:
-        logger.warning("credential version not published", extra={"account_id": account_id, "version": version})
-
-
-def _checked_label(label: str) -> str:
+def checked_label(label: str) -> str:
+    """The label without blanks around it. Raises AccountError."""
     label = label.strip()
     if not 1 <= len(label) <= 80:
         raise AccountError("A label has 1 to 80 characters.")
     return label
 
 
-def _accept_terms(organization: Organization, *, accepted: bool, by: User | None, now: datetime) -> None:
-    if organization.sign_in_terms_accepted_at is not None:
-        return
-    if not accepted:
-        raise TermsNotAccepted(
-            f"Sign-in accounts are off until the terms are accepted:\n\n{terms.SIGN_IN_TERMS}\n", terms=terms.SIGN_IN_TERMS
-        )
-    organization.sign_in_terms_accepted_at = now
-    organization.sign_in_terms_accepted_by = by
-    organization.save(update_fields=["sign_in_terms_accepted_at", "sign_in_terms_accepted_by"])
-    audit.record(
-        organization,
-        actor=by,
-        action="organization.sign_in_terms_accepted",
-        object_type="organization",
-        object_id=str(organization.uuid),
-        data={"terms": terms.SIGN_IN_TERMS},
-    )
+def checked_key(api_key: str) -> str:
+    """The key without blanks around it. Raises ApiKeyInvalid."""
+    api_key = api_key.strip()
+    if not 8 <= len(api_key) <= 1000 or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
+        raise ApiKeyInvalid("That is not an API key: one line of 8 to 1,000 printable characters is expected.")
+    return api_key
 
 
 def _joined(account: PoolAccount, organization: Organization, *, by: User | None, is_new: bool) -> None:
@@ -216,7 +247,7 @@ def _joined(account: PoolAccount, organization: Organization, *, by: User | None
     )
     pools.changed(organization.pk)
     transaction.on_commit(
-        partial(publish_version, account.pool_id, organization.pk, account.pk, account.credential_version), robust=True
+        partial(versions.publish, account.pool_id, organization.pk, account.pk, account.credential_version), robust=True
     )
     if not is_new:
         # What the old credential was refused for says nothing about the new one.

@@ -24,7 +24,7 @@ class PoolAdmin(OperatorAdmin):
     list_filter = ("strategy", "organization")
     list_select_related = ("organization",)
     search_fields = ("name", "organization__slug", "organization__name")
-    editable = ("name", "strategy")
+    editable = ("name", "strategy", "safety_percent", "loyalty_percent", "base_short_credits", "base_weekly_credits")
 
     def organizations_of(self, obj: Pool) -> Iterable[int]:
         return _users_of(obj)
@@ -36,8 +36,17 @@ class PoolAccountAdmin(OperatorAdmin):
     list_filter = ("status", "kind", "plan_type", "pool__organization")
     list_select_related = ("pool__organization",)
     search_fields = ("label", "email", "=uuid", "pool__organization__slug")
-    editable = ("label", "weight_thousandths", "concurrency_cap", "floor_percent", "priority", "models_served")
-    hidden = ("access_token", "refresh_token", "refresh_claim", "refresh_claimed_until")
+    editable = (
+        "label",
+        "weight_thousandths",
+        "concurrency_cap",
+        "floor_percent",
+        "priority",
+        "models_served",
+        "efforts_served",
+        "tiers_served",
+    )
+    hidden = ("access_token", "refresh_token", "refresh_claim", "refresh_claimed_until", "withdrawal_digest")
 
     def organizations_of(self, obj: PoolAccount) -> Iterable[int]:
         return _users_of(obj.pool)

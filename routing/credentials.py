@@ -22,7 +22,7 @@ from django.db.models.functions import Now
 
 from config import scope, snapshot
 from config.clock import utc_now
-from routing import accounts, issuer, sealing, tokens
+from routing import accounts, issuer, sealing, tokens, versions
 from routing.errors import RefreshDeferred, SignInNeeded
 from routing.models import PoolAccount
 from routing.snapshots import CHATGPT, AccountSnapshot
@@ -38,6 +38,7 @@ BACK_OFF = timedelta(seconds=5)
 """After a refresh that came to nothing, nobody tries again for this long."""
 
 WAIT_SECONDS = 65.0
+OUT = (PoolAccount.Status.NEEDS_SIGN_IN, PoolAccount.Status.WITHDRAWN)
 EXPIRY_MARGIN = timedelta(seconds=30)
 
 # Not the snapshots' threads: these wait for the network.
@@ -59,6 +60,9 @@ class Credential:
 
 
 _held: dict[int, Credential] = {}
+_deferred: dict[int, float] = {}
+"""By account: until when (on the monotonic clock) a token that still works is used without trying to renew it."""
+
 _flights: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[int, int], asyncio.Task[Credential]]]"
 _flights = weakref.WeakKeyDictionary()
 
@@ -66,6 +70,7 @@ _flights = weakref.WeakKeyDictionary()
 def forget() -> None:
     """Drops what this process holds in memory."""
     _held.clear()
+    _deferred.clear()
 
 
 # ------------------------------------------------------------------------------------------------------- on the path
@@ -78,15 +83,24 @@ async def bearer(account: AccountSnapshot, *, version: int = 0) -> Credential:
     """
     now = utc_now()
     held = _held.get(account.account_id)
-    if held is None or held.version < version or held.is_expiring(now):
-        held = _keep(await snapshot.in_thread(load, account.account_id))
+    is_stale = held is None or held.version < version
+    if not is_stale and held is not None and (not held.is_expiring(now) or _is_put_off(held, now)):
+        return held
+    held = _keep(await snapshot.in_thread(load, account.account_id))
     if account.kind == CHATGPT and held.is_expiring(now):
         try:
             held = await refresh_async(account, used=held, reason="proactive_expiry")
         except RefreshDeferred:
             if held.expires_at is None or held.expires_at <= utc_now():
                 raise
+            _deferred[account.account_id] = time.monotonic() + BACK_OFF.total_seconds()
     return held
+
+
+def _is_put_off(held: Credential, now: datetime) -> bool:
+    """Whether a token that expires soon serves as it is, because its renewal has just come to nothing."""
+    is_good = held.expires_at is not None and held.expires_at > now
+    return is_good and _deferred.get(held.account_id, 0.0) > time.monotonic()
 
 
 async def refresh_async(
@@ -162,18 +176,19 @@ def _read(row: PoolAccount) -> Credential:
     )
 
 
-def refresh(account_id: int, reason: Reason, *, used_version: int | None = None) -> Credential:
+def refresh(account_id: int, reason: Reason, *, used_version: int | None = None, patience: float = WAIT_SECONDS) -> Credential:
     """Renews the account's tokens once, however many processes ask: the others wait for the one that does, and use its.
 
-    `used_version` is the version that was found wanting; the row's own by default. Not in a transaction. Raises SignInNeeded
+    `used_version` is the version that was found wanting; the row's own by default. `patience`: seconds to wait for another process.
+    Not in a transaction. Raises SignInNeeded
     (a permanent refusal also takes the account out), RefreshDeferred, SealBroken.
     """
     with scope.everything():
-        return _refresh(account_id, reason, used_version)
+        return _refresh(account_id, reason, used_version, patience)
 
 
-def _refresh(account_id: int, reason: Reason, used_version: int | None) -> Credential:
-    give_up_at = time.monotonic() + WAIT_SECONDS
+def _refresh(account_id: int, reason: Reason, used_version: int | None, patience: float) -> Credential:
+    give_up_at = time.monotonic() + patience
     pause = 0.02
     while True:
         row = _row(account_id)
@@ -181,7 +196,7 @@ def _refresh(account_id: int, reason: Reason, used_version: int | None) -> Crede
             used_version = row.credential_version
         if row.credential_version > used_version:
             return _read(row)
-        if row.status == PoolAccount.Status.NEEDS_SIGN_IN or not row.refresh_token:
+        if row.status in OUT or not row.refresh_token:
             raise SignInNeeded("The account must be signed in again.", account=str(row.uuid))
         claim = uuid.uuid4()
         if _claim(account_id, used_version, claim):
@@ -199,7 +214,7 @@ def _claim(account_id: int, version: int, claim: uuid.UUID) -> bool:
     free = Q(refresh_claimed_until__isnull=True) | Q(refresh_claimed_until__lte=Now())
     taken = (
         PoolAccount.objects.filter(free, pk=account_id, credential_version=version)
-        .exclude(status=PoolAccount.Status.NEEDS_SIGN_IN)
+        .exclude(status__in=OUT)
         .update(refresh_claim=claim, refresh_claimed_until=Now() + CLAIM)
     )
     return taken == 1
@@ -219,7 +234,11 @@ def _spend(row: PoolAccount, reason: Reason, claim: uuid.UUID) -> Credential:
             refresh_claim=None, refresh_claimed_until=Now() + BACK_OFF
         )
         if isinstance(error, issuer.IssuerUnavailable):
-            logger.warning("refresh deferred", extra={"account": str(row.uuid), "reason": error.facts.get("reason")})
+            # A lost answer may have spent the token. Only the issuer knows, so after the back-off the row is read again and, if
+            # nobody renewed it meanwhile, the token is shown once more: it works, or the account needs its person (N45).
+            is_lost = isinstance(error, issuer.AnswerLost)
+            extra = {"account": str(row.uuid), "reason": error.facts.get("reason")}
+            logger.warning("refresh answer lost" if is_lost else "refresh deferred", extra=extra)
             raise RefreshDeferred(error.message, account=str(row.uuid)) from None
         raise
     changes: dict[str, object] = {}
@@ -235,7 +254,7 @@ def _spend(row: PoolAccount, reason: Reason, claim: uuid.UUID) -> Credential:
     if not stored:
         # Somebody signed the account in again meanwhile; theirs is a newer chain of tokens.
         return _newer(row)
-    accounts.publish_version(row.pool_id, row.pool.organization_id, row.pk, version)
+    versions.publish(row.pool_id, row.pool.organization_id, row.pk, version)
     logger.info("account refreshed", extra={"account": str(row.uuid), "reason": reason, "version": version})
     return load(row.pk)
 
@@ -254,7 +273,7 @@ def due(now: datetime) -> list[int]:
     never = Q(refreshed_at__isnull=True)
     return list(
         PoolAccount.objects.filter(is_due | never, kind=PoolAccount.Kind.CHATGPT)
-        .exclude(status=PoolAccount.Status.NEEDS_SIGN_IN)
+        .exclude(status__in=OUT)
         .exclude(refresh_token="")
         .order_by("access_expires_at", "pk")
         .values_list("pk", flat=True)

@@ -11,10 +11,20 @@ RoutingError
 │  ├─ SignInNeeded         the account must be signed in again
 │  ├─ RefreshDeferred      the issuer could not be asked; later it may work
 │  └─ SealBroken           a stored secret cannot be read, or belongs to another row
+├─ PoolError
+│  ├─ PoolUnknown
+│  └─ PoolRefused          a pool cannot be as asked; nothing was changed
 └─ AccountError
    ├─ TermsNotAccepted     facts: terms (the text to accept)
    ├─ AuthFileInvalid
+   ├─ AuthFileStale        the pool holds a newer sign-in of that account
+   ├─ AccountWithdrawn     its person took it out: only that person's own sign-in brings it back
    ├─ ApiKeyInvalid
+   ├─ CredentialRefused    the upstream or its issuer refuses it    facts: reason
+   ├─ CredentialUnverified nobody could say; later it may work      facts: reason
+   ├─ FlowOver             the sign-in is unknown, used, or has expired
+   ├─ CallbackInvalid      what was pasted is not the address that the sign-in came back with
+   ├─ LinkInvalid          the link to withdraw an account is unknown or used
    └─ AddressRefused       a base URL that must not be called
 """
 
@@ -104,6 +114,19 @@ class SealBroken(CredentialError):
     code: ClassVar[str] = "seal_broken"
 
 
+class PoolError(RoutingError):
+    code: ClassVar[str] = "pool_error"
+
+
+class PoolUnknown(PoolError):
+    code: ClassVar[str] = "pool_unknown"
+    status: ClassVar[int] = 404
+
+
+class PoolRefused(PoolError):
+    code: ClassVar[str] = "pool_invalid"
+
+
 class AccountError(RoutingError):
     """An account cannot be added as asked; nothing was changed."""
 
@@ -116,6 +139,45 @@ class TermsNotAccepted(AccountError):
 
 class AuthFileInvalid(AccountError):
     code: ClassVar[str] = "auth_file_invalid"
+
+
+class AuthFileStale(AccountError):
+    code: ClassVar[str] = "auth_file_stale"
+    status: ClassVar[int] = 409
+
+
+class AccountWithdrawn(AccountError):
+    code: ClassVar[str] = "account_withdrawn"
+    status: ClassVar[int] = 409
+
+
+class CredentialRefused(AccountError):
+    code: ClassVar[str] = "credential_refused"
+
+
+class CredentialUnverified(AccountError):
+    code: ClassVar[str] = "credential_unverified"
+    status: ClassVar[int] = 503
+
+
+class FlowOver(AccountError):
+    code: ClassVar[str] = "sign_in_over"
+    status: ClassVar[int] = 404
+
+    def __init__(self) -> None:
+        super().__init__("This sign-in is not open any more. Start a new one.")
+
+
+class CallbackInvalid(AccountError):
+    code: ClassVar[str] = "callback_invalid"
+
+
+class LinkInvalid(AccountError):
+    code: ClassVar[str] = "link_invalid"
+    status: ClassVar[int] = 404
+
+    def __init__(self) -> None:
+        super().__init__("This link does not work: the account has been taken out already, or there is a newer link.")
 
 
 class ApiKeyInvalid(AccountError):

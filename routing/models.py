@@ -79,6 +79,7 @@ class PoolAccount(models.Model):
         ACTIVE = "active", "Serving"
         PAUSED = "paused", "Paused"
         NEEDS_SIGN_IN = "needs_sign_in", "Needs sign-in"
+        WITHDRAWN = "withdrawn", "Withdrawn by its person"
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="accounts")
@@ -111,6 +112,8 @@ class PoolAccount(models.Model):
     refresh_claimed_until = models.DateTimeField(null=True, blank=True, editable=False)
     accepted_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     accepted_at = models.DateTimeField(null=True, blank=True)
+    # Of the link by which its person takes it out again; empty when there is none.
+    withdrawal_digest = models.CharField(max_length=64, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = PoolAccountQuerySet.as_manager()
@@ -119,6 +122,9 @@ class PoolAccount(models.Model):
         ordering = ["id"]
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["pool", "identity"], name="account_identity_in_pool"),
+            models.UniqueConstraint(
+                fields=["withdrawal_digest"], condition=~Q(withdrawal_digest=""), name="account_withdrawal_once"
+            ),
             models.CheckConstraint(condition=Q(floor_percent__lte=100), name="account_floor_is_percent"),
             models.CheckConstraint(condition=~Q(weight_thousandths=0), name="account_weight_above_zero"),
         ]
@@ -131,3 +137,30 @@ class PoolAccount(models.Model):
         if self.weight_thousandths is not None:
             return self.weight_thousandths
         return capacity.weight_thousandths(self.plan_type, day)
+
+
+class SignInFlow(models.Model):
+    """A sign-in that was begun and has not come back yet: any process finishes it, once, and the row goes with that.
+
+    `sealed` is what only the issuer and we may know (`routing.flows`), encrypted and bound to this row.
+    """
+
+    class Kind(models.TextChoices):
+        BROWSER = "browser", "In a browser"
+        DEVICE = "device", "By a code on another device"
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="+")
+    kind = models.CharField(max_length=8, choices=Kind.choices)
+    label = models.CharField(max_length=80, blank=True)
+    plan_type = models.CharField(max_length=40, blank=True)
+    sealed = models.TextField(editable=False)
+    started_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.CASCADE, related_name="+")
+    started_at = models.DateTimeField()
+    expires_at = models.DateTimeField(db_index=True)
+    # Of a device's: seconds between two polls, and when the next one may be.
+    interval_seconds = models.PositiveSmallIntegerField(default=0)
+    next_poll_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering: ClassVar = ["id"]

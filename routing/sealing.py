@@ -24,11 +24,17 @@ def _fernet(key: str) -> Fernet:
         raise SealBroken("A key of ENCRYPTION_KEYS is not 32 bytes in url-safe base64.") from error
 
 
+def newest() -> str:
+    """The id of the key that encrypts."""
+    return next(iter(settings.ENCRYPTION_KEYS))
+
+
 def seal(value: str, *, account: UUID, field: str) -> str:
-    """The text to store. An empty value stays empty."""
+    """The text to store. An empty value stays empty. `account`: the row's uuid, an account's or another's."""
     if not value:
         return ""
-    key_id, key = next(iter(settings.ENCRYPTION_KEYS.items()))
+    key_id = newest()
+    key = settings.ENCRYPTION_KEYS[key_id]
     plain = json.dumps({"account": str(account), "field": field, "value": value}).encode()
     return f"{key_id}:{_fernet(key).encrypt(plain).decode()}"
 

@@ -1,4 +1,12 @@
-"""The text that an owner accepts before sign-in accounts may be pooled."""
+"""The text that an owner accepts before sign-in accounts may be pooled, and that it was accepted."""
+
+from datetime import datetime
+
+from django.db import transaction
+
+from accounts import audit
+from accounts.models import Organization, User
+from routing.errors import TermsNotAccepted
 
 SIGN_IN_TERMS = """\
 You are about to put a personal sign-in account into a pool that other people use.
@@ -7,6 +15,29 @@ The provider's terms of service may forbid giving others access to such an accou
 Weir cannot permit what the provider forbids. By accepting, you confirm for your organization that you have read the
 provider's terms, that you may pool this account under them, and that the person it belongs to has agreed.
 
-That person is named on the account, and may withdraw it at any time. Accounts with an API key need none of this.
-Your acceptance is recorded with your name and the time.\
+That person is named on the account, is told by e-mail, and may withdraw it at any time. Accounts with an API key need none of
+this. Your acceptance is recorded with your name and the time.\
 """
+
+
+def demand(organization: Organization, *, accepted: bool, by: User | None, now: datetime) -> None:
+    """Passes where the terms were accepted before, or are now, which is recorded. Raises TermsNotAccepted, with the text."""
+    with transaction.atomic():
+        row = Organization.objects.select_for_update().get(pk=organization.pk)
+        if row.sign_in_terms_accepted_at is not None:
+            return
+        if not accepted:
+            raise TermsNotAccepted(
+                f"Sign-in accounts are off until the terms are accepted:\n\n{SIGN_IN_TERMS}\n", terms=SIGN_IN_TERMS
+            )
+        row.sign_in_terms_accepted_at = now
+        row.sign_in_terms_accepted_by = by
+        row.save(update_fields=["sign_in_terms_accepted_at", "sign_in_terms_accepted_by"])
+        audit.record(
+            row,
+            actor=by,
+            action="organization.sign_in_terms_accepted",
+            object_type="organization",
+            object_id=str(row.uuid),
+            data={"terms": SIGN_IN_TERMS},
+        )

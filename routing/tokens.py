@@ -15,7 +15,7 @@ PROFILE_CLAIM = "https://api.openai.com/profile"
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """An `auth.json`, read: the tokens, and who they are for. One e-mail may own several accounts, one workspace several
+    """A sign-in, read: the tokens, and who they are for. One e-mail may own several accounts, one workspace several
     seats, so the identity is both ids together (N43)."""
 
     access_token: str = field(repr=False)
@@ -72,20 +72,28 @@ def read_auth_json(auth_json: object) -> SignIn:
     missing = [name for name, value in (("access_token", access), ("refresh_token", refresh), ("id_token", identity)) if not value]
     if missing:
         raise AuthFileInvalid(f"The file holds no tokens.{', tokens.'.join(missing)}: sign in with the CLI first.")
-    about = claims(identity)
+    return read(access, refresh, identity, account_id=_text(found.get("account_id")))
+
+
+def read(access_token: str, refresh_token: str, id_token: str, *, account_id: str = "") -> SignIn:
+    """Whose tokens these are, by the id_token's claims; `account_id` where they name no workspace. Raises AuthFileInvalid."""
+    about = claims(id_token)
     auth = _object(about, AUTH_CLAIM)
-    account_id = _text(auth.get("chatgpt_account_id")) or _text(found.get("account_id"))
+    account_id = _text(auth.get("chatgpt_account_id")) or account_id
     user_id = _text(auth.get("chatgpt_user_id")) or _text(auth.get("user_id")) or _text(about.get("sub"))
     if not account_id or not user_id:
-        raise AuthFileInvalid("The file's id_token does not name a workspace and a user.")
+        raise AuthFileInvalid("The id_token does not name a workspace and a user.")
     if len(account_id) > 100 or len(user_id) > 99:
-        raise AuthFileInvalid("The file's id_token names a workspace or user that is too long.")
+        raise AuthFileInvalid("The id_token names a workspace or user that is too long.")
+    # Both travel in headers, and a line break there would be a second header.
+    if not all(part.isascii() and part.isprintable() for part in (access_token, account_id)):
+        raise AuthFileInvalid("The tokens hold characters that no token has.")
     return SignIn(
-        access_token=access,
-        refresh_token=refresh,
+        access_token=access_token,
+        refresh_token=refresh_token,
         chatgpt_account_id=account_id,
         user_id=user_id,
         email=_text(about.get("email")) or _text(_object(about, PROFILE_CLAIM).get("email")),
         plan_type=_text(auth.get("chatgpt_plan_type")),
-        access_expires_at=expires_at(access),
+        access_expires_at=expires_at(access_token),
     )

@@ -108,6 +108,22 @@ class ScriptedUpstream:
             secrets.register(made["tokens"][name], name)
         return made
 
+    def person(self, **fields: Any) -> None:
+        """Who signs in next at the authorize page (account_id, user_id, email, plan)."""
+        self._post("person", fields)
+
+    def sign_in(self, url: str) -> str:
+        """Opens an authorize URL as a browser would, and gives the address that it ends at; its code is registered as a secret."""
+        answer = httpx.get(url, trust_env=False)
+        assert answer.status_code == 302, answer.text
+        back: str = answer.headers["location"]
+        secrets.register(httpx.URL(back).params["code"], "authorization code")
+        return back
+
+    def approve(self, user_code: str, **fields: Any) -> None:
+        """Enters a device's code, as a person (account_id, user_id, email, plan); `deny=True` refuses it."""
+        self._post("approve", {"user_code": user_code, **fields})
+
     def windows(self, account_id: str, **fields: Any) -> None:
         self._post("windows", {"account_id": account_id, **fields})
 

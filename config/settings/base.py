@@ -209,6 +209,8 @@ if ENV.EMAIL_URL:
 else:
     EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
     EMAIL_FILE_PATH = WEIR_VAR / "mail"
+# A mail server that hangs must not hold a page.
+EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL: str = ENV.DEFAULT_FROM_EMAIL
 
 # Uploads of proxied requests never pass Django; this is for its own forms and API (L5).

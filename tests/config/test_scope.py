@@ -298,6 +298,7 @@ ALLOWED = {
     "quotas/tasks.py": "walks over organizations",
     "routing/accounts.py": "an account by its id, of a shared pool too",
     "routing/credentials.py": "an account by its id, of a shared pool too",
+    "routing/withdrawal.py": "which account a link is of",
     "routing/tasks.py": "walks over organizations",
 }
 

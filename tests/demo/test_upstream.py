@@ -314,8 +314,9 @@ def test_revoked_expired_and_unknown_refresh_tokens_are_told_apart(upstream: Scr
     tokens = [revoked["tokens"]["refresh_token"], expired["tokens"]["refresh_token"], "rt_nothing"]
     codes = [refresh(http, token).json()["error"]["code"] for token in tokens]
     assert codes == ["refresh_token_invalidated", "refresh_token_expired", "refresh_token_invalidated"]
-    form = http.post("/oauth/token", data={"grant_type": "authorization_code", "code": "x"})
-    assert (form.status_code, form.json()["error"]["code"]) == (400, "unsupported_grant_type")
+    for grant, code in (("authorization_code", "invalid_grant"), ("password", "unsupported_grant_type")):
+        form = http.post("/oauth/token", data={"grant_type": grant, "code": "x"})
+        assert (form.status_code, form.json()["error"]["code"]) == (400, code)
 
 
 def test_the_claims_are_those_of_the_samples(upstream: ScriptedUpstream) -> None:

@@ -67,6 +67,7 @@ RULES: dict[str, Rule] = {
     "accounts/password/reset/key/<uidb36>-<key>/": Rule(get=(200, 302), post=(200, 302)),
     "accounts/password/reset/key/done/": OPEN,
     "join/<str:token>": FOREIGN,
+    "withdraw/<str:token>": FOREIGN,
     # Nobody's session matters there; a provider without a secret is unknown.
     "webhooks/payments/<slug:provider>/": Rule(get=(405,), post=(404,)),
     "ratecards/": OPERATORS,

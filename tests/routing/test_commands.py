@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from accounts.models import Organization
+from config.clock import utc_now
 from config.redis import sync_client
 from routing.models import PoolAccount
 from tests.routing import made
-from tests.routing.test_accounts import api_key, auth_json, ids
+from tests.routing.test_accounts import api_key
+from tests.upstream import ScriptedUpstream
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("remote")]
 
 
 def run(*arguments: str) -> Any:
@@ -31,9 +34,9 @@ def organization() -> Organization:
 
 
 @pytest.fixture
-def sign_in(tmp_path: Path) -> Path:
+def sign_in(tmp_path: Path, remote: ScriptedUpstream) -> Path:
     path = tmp_path / "auth.json"
-    path.write_text(json.dumps(auth_json(*ids())))
+    path.write_text(json.dumps(remote.mint()))
     return path
 
 
@@ -75,12 +78,17 @@ def test_an_api_key_is_read_from_standard_input(organization: Organization, monk
     ("arguments", "sentence"),
     [
         (["--kind", "openai", "--label", "K"], "needs --api-key-stdin"),
-        (["--kind", "chatgpt", "--label", "K"], "needs --auth-json FILE"),
+        (["--kind", "chatgpt", "--label", "K"], "needs --sign-in or --device or --auth-json FILE"),
         (["--kind", "chatgpt", "--label", "K", "--api-key-stdin"], "--api-key-stdin does not go with --kind chatgpt"),
         (["--kind", "openai", "--label", "K", "--api-key-stdin", "--plan", "plus"], "--plan does not go with --kind openai"),
         (["--kind", "chatgpt", "--label", "K", "--auth-json", "/no/such/file"], "cannot be read"),
         (["--kind", "azure", "--label", "K"], "invalid choice"),
-        (["--kind", "openai", "--api-key-stdin"], "--label"),
+        (["--kind", "openai", "--api-key-stdin"], "needs --label"),
+        (["--label", "K"], "add_account needs --sign-in or --device or --auth-json FILE or --api-key-stdin"),
+        (["--sign-in", "--device"], "--sign-in and --device do not go together"),
+        (["--sign-in", "--base-url", "https://1.1.1.1/v1"], "--base-url does not go with --kind chatgpt"),
+        (["--auth-json", "a", "b", "--label", "K"], "--label names one account"),
+        (["--sign-in", "--accept-terms", "--plan", "platinum"], "'platinum' is not known"),
     ],
 )
 def test_a_wrong_argument_is_a_clear_error(organization: Organization, arguments: list[str], sentence: str) -> None:
@@ -92,8 +100,90 @@ def test_a_file_that_is_not_json_is_named_and_never_quoted(organization: Organiz
     path = tmp_path / "auth.json"
     path.write_text("refresh_token = something-secret")
     with pytest.raises(CommandError) as refused:
-        run("add_account", organization.slug, "--kind", "chatgpt", "--auth-json", str(path), "--label", "Ada")
+        run("add_account", organization.slug, "--auth-json", str(path), "--label", "Ada", "--accept-terms")
     assert str(refused.value) == f"{path} is not JSON."
+
+
+def test_of_several_files_each_is_told_and_one_that_is_refused_is_an_error_at_the_end(
+    organization: Organization, remote: ScriptedUpstream, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    first, second = remote.mint(), remote.mint()
+    good.write_text(json.dumps([first, second]))
+    bad.write_text("{")
+    out = io.StringIO()
+    files = [str(good), str(bad), "/no/such/file"]
+    with pytest.raises(CommandError, match="2 of the sign-ins were refused"):
+        call_command("add_account", organization.slug, "--auth-json", *files, "--accept-terms", "--json", stdout=out)
+    rows = json.loads(out.getvalue())["files"]
+    assert [(row["file"], row["outcome"], row["code"]) for row in rows] == [
+        ("/no/such/file", "refused", "file_unreadable"),
+        (f"{good}[0]", "added", ""),
+        (f"{good}[1]", "added", ""),
+        (str(bad), "refused", "auth_file_invalid"),
+    ]
+    joined = PoolAccount.objects.for_organization(organization)
+    assert [row["identity"] for row in rows if row["identity"]] == list(joined.values_list("identity", flat=True))
+    call_command("add_account", organization.slug, "--auth-json", str(good), stdout=out)
+    assert out.getvalue().count("renewed") == 2
+
+
+def test_a_browser_sign_in_is_begun_by_one_command_and_finished_by_another(
+    organization: Organization, remote: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N44: started on one process, callback on another."""
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    out = io.StringIO()
+    begin = ("add_account", organization.slug, "--sign-in", "--label", "Ada", "--accept-terms", "--json")
+    call_command(*begin, stdout=out, stderr=said)
+    begun = json.loads(out.getvalue())
+    url = next(line for line in said.getvalue().splitlines() if line.startswith(remote.url))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(remote.sign_in(url) + "\n"))
+    printed = run("add_account", organization.slug, "--sign-in", begun["sign_in"])
+    account = PoolAccount.objects.for_organization(organization).get()
+    assert printed == {"id": str(account.uuid), "label": "Ada", "identity": account.identity}
+
+
+def test_a_device_sign_in_waits_for_its_person(organization: Organization, remote: ScriptedUpstream) -> None:
+    said = io.StringIO()
+
+    def enter(*arguments: Any) -> None:
+        code = said.getvalue().split(" and enter ")[1].split()[0]
+        remote.approve(code, email="ada@example.test")
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Between two polls the person enters the code; the pause itself is not what is tested.
+        patch.setattr("routing.management.commands.add_account.time.sleep", enter)
+        patch.setattr("routing.management.commands.add_account.utc_now", Ticking())
+        out = io.StringIO()
+        call_command("add_account", organization.slug, "--device", "--accept-terms", "--json", stdout=out, stderr=said)
+    account = PoolAccount.objects.for_organization(organization).get()
+    assert json.loads(out.getvalue()) == {"id": str(account.uuid), "label": "ada@example.test", "identity": account.identity}
+
+
+class Ticking:
+    """A clock on which every look is 2 s after the last."""
+
+    def __init__(self) -> None:
+        self.now = utc_now()
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(seconds=2)
+        return self.now
+
+
+def test_an_account_is_withdrawn_by_its_label_or_id(organization: Organization, sign_in: Path) -> None:
+    run("add_account", organization.slug, "--auth-json", str(sign_in), "--label", "Ada", "--accept-terms")
+    account = PoolAccount.objects.for_organization(organization).get()
+    with pytest.raises(CommandError, match="No sign-in account"):
+        run("withdraw_account", organization.slug, "Somebody")
+    for name in ("Ada", str(account.uuid)):
+        assert run("withdraw_account", organization.slug, name) == {
+            "id": str(account.uuid),
+            "label": "Ada",
+            "status": "withdrawn",
+        }
 
 
 def test_an_unknown_organization_is_a_clear_error() -> None:

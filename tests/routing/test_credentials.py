@@ -17,11 +17,12 @@ import pytest
 from django.conf import settings as django_settings
 from django.db import connection
 
-from accounts.models import Organization
+from accounts.models import AuditEvent, Organization
 from config import snapshot
 from config.clock import utc_now
 from config.redis import Redis, sync_client
 from routing import accounts, credentials, health, sealing, snapshots, tasks
+from routing import issuer as issuers
 from routing.errors import RefreshDeferred, SignInNeeded
 from routing.failures import Kind
 from routing.models import PoolAccount
@@ -283,6 +284,92 @@ def test_a_refusal_of_a_token_that_somebody_renewed_meanwhile_uses_the_newer_one
     assert works(upstream, account, found.token)
 
 
+# -------------------------------------------------------------------------------------------------- ambiguous failures
+
+
+def back_off_is_over(account: PoolAccount) -> None:
+    PoolAccount.objects.filter(pk=account.pk).update(refresh_claimed_until=utc_now() - timedelta(seconds=1))
+
+
+def test_an_answer_that_is_lost_is_not_followed_by_a_second_use_at_once(
+    organization: Organization, upstream: ScriptedUpstream, caplog: Any
+) -> None:
+    """N45: the issuer spent the token and its answer was lost: ambiguous; after the back-off the token is shown once more, and
+    the issuer's word decides: needs sign-in, one line, one event."""
+    account = join(organization, upstream)
+    upstream.script({"lost": True}, path="/oauth/token")
+    with caplog.at_level(logging.WARNING, logger="routing"):
+        for _ in range(3):
+            with pytest.raises(RefreshDeferred):
+                credentials.refresh(account.pk, "proactive_expiry")
+        assert [record.getMessage() for record in caplog.records] == ["refresh answer lost"]
+        assert len(upstream.received(path="/oauth/token")) == 1
+        assert upstream.refreshes(account.chatgpt_account_id) == 1
+        account.refresh_from_db()
+        assert (account.status, account.credential_version, account.refresh_claim) == ("active", 1, None)
+        back_off_is_over(account)
+        for _ in range(2):
+            with pytest.raises(SignInNeeded):
+                credentials.refresh(account.pk, "proactive_expiry")
+    assert [record.getMessage() for record in caplog.records] == ["refresh answer lost", "account needs sign-in"]
+    account.refresh_from_db()
+    assert (account.status, account.status_reason) == ("needs_sign_in", "refresh_token_reused")
+    assert len(upstream.received(path="/oauth/token")) == 2
+    assert AuditEvent.objects.filter(organization=organization, action="account.needs_sign_in").count() == 1
+
+
+@pytest.mark.parametrize("answer", [{"cut_before_head": True}, {"cut_before_head": True, "cut_how": "close"}])
+def test_an_ambiguous_failure_that_spent_nothing_heals(
+    organization: Organization, upstream: ScriptedUpstream, answer: dict[str, Any]
+) -> None:
+    """N45: the same failure as seen from here, of an issuer that never carried it out."""
+    account = join(organization, upstream)
+    upstream.script(answer, path="/oauth/token")
+    with pytest.raises(RefreshDeferred):
+        credentials.refresh(account.pk, "proactive_expiry")
+    back_off_is_over(account)
+    assert credentials.refresh(account.pk, "proactive_expiry").version == 2
+
+
+def test_before_the_second_use_the_row_is_read_again(organization: Organization, upstream: ScriptedUpstream) -> None:
+    """N45: whoever renewed it in between is believed; the token that may have been spent is not shown again."""
+    account = join(organization, upstream)
+    upstream.script({"lost": True}, path="/oauth/token")
+    with pytest.raises(RefreshDeferred):
+        credentials.refresh(account.pk, "unauthorized_recovery", used_version=1)
+    join(organization, upstream, account_id=account.chatgpt_account_id)
+    assert credentials.refresh(account.pk, "unauthorized_recovery", used_version=1).version == 2
+    assert len(upstream.received(path="/oauth/token")) == 1
+
+
+def test_an_issuer_that_cannot_be_reached_is_told_apart_from_a_lost_answer(
+    organization: Organization, upstream: ScriptedUpstream, settings: Any
+) -> None:
+    settings.UPSTREAM_AUTH_URL = "http://127.0.0.1:9"
+    with pytest.raises(issuers.IssuerUnavailable) as unreachable:
+        issuers.renew("rt_nothing_of_anybody", reason="proactive_expiry")
+    assert not isinstance(unreachable.value, issuers.AnswerLost)
+    settings.UPSTREAM_AUTH_URL = upstream.url
+    upstream.script({"cut_before_head": True}, path="/oauth/token")
+    with pytest.raises(issuers.AnswerLost):
+        issuers.renew("rt_nothing_of_anybody", reason="proactive_expiry")
+
+
+async def test_a_token_that_still_works_serves_while_its_renewal_fails_and_asks_nobody_again(
+    organization: Organization, upstream: ScriptedUpstream
+) -> None:
+    """N45: 20 requests within the last seconds of a token whose renewal was lost: all are served by it, after one call."""
+    account = await snapshot.in_thread(lambda: join(organization, upstream, expires_in=20))
+    seen = await snapshot.in_thread(snapshot_of, account)
+    upstream.script({"lost": True}, path="/oauth/token")
+    found = await asyncio.gather(*(credentials.bearer(seen, version=1) for _ in range(20)))
+    assert {one.version for one in found} == {1}
+    # The next one reads nothing either: the path stays without SQL.
+    await snapshot.in_thread(lambda: PoolAccount.objects.filter(pk=account.pk).update(access_token="gone"))
+    assert (await credentials.bearer(seen, version=1)).version == 1
+    assert len(upstream.received(path="/oauth/token")) == 1
+
+
 # ---------------------------------------------------------------------------------------------------------- the path
 
 
@@ -371,3 +458,49 @@ def test_one_account_that_fails_does_not_keep_the_others_from_theirs(
     assert (broken.credential_version, whole.credential_version) == (1, 2)
     assert broken.refresh_claim is None
     broken.delete()
+
+
+def test_an_account_that_is_used_up_for_hours_is_kept_fresh_by_the_schedule(
+    organization: Organization, upstream: ScriptedUpstream
+) -> None:
+    """K3: at 100 % for 3 h with a token that lives 1 h: renewed ahead of every expiry, and works after the reset."""
+    account = join(organization, upstream, expires_in=3600, short_percent=100)
+    began = utc_now()
+    for minutes in range(0, 181, 10):
+        # As the minute's task sees it, at that minute; each token that the issuer gives out here lives an hour.
+        if account.pk in credentials.due(began + timedelta(minutes=minutes)):
+            credentials.refresh(account.pk, "proactive_expiry")
+            hour = began + timedelta(minutes=minutes + 60)
+            PoolAccount.objects.filter(pk=account.pk).update(access_expires_at=hour)
+        account.refresh_from_db()
+        assert account.access_expires_at is not None
+        assert account.access_expires_at > began + timedelta(minutes=minutes)
+    assert upstream.refreshes(account.chatgpt_account_id) == 3
+    upstream.windows(account.chatgpt_account_id, short_percent=0)
+    assert works(upstream, account, credentials.load(account.pk).token)
+
+
+def test_a_sweep_leaves_an_account_that_another_process_is_renewing_to_it(
+    organization: Organization, upstream: ScriptedUpstream
+) -> None:
+    """An issuer that hangs must not pile up one sweep after the other behind it."""
+    account = join(organization, upstream, expires_in=400)
+    PoolAccount.objects.filter(pk=account.pk).update(
+        refresh_claim=account.uuid, refresh_claimed_until=utc_now() + timedelta(seconds=30)
+    )
+    began = time.monotonic()
+    tasks.refresh_due_tokens()
+    assert time.monotonic() - began < 10
+    assert upstream.refreshes(account.chatgpt_account_id) == 0
+    account.refresh_from_db()
+    assert (account.credential_version, account.status) == (1, "active")
+
+
+def test_an_issuer_that_hangs_for_one_does_not_make_the_others_late(organization: Organization, upstream: ScriptedUpstream) -> None:
+    """N42: the sweep renews side by side."""
+    slow = [join(organization, upstream, expires_in=400) for _ in range(4)]
+    upstream.script({"delay": 0.7}, path="/oauth/token", repeat=4)
+    began = time.monotonic()
+    tasks.refresh_due_tokens()
+    assert time.monotonic() - began < 4 * 0.7
+    assert [upstream.refreshes(one.chatgpt_account_id) for one in slow] == [1, 1, 1, 1]

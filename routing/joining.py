@@ -1,0 +1,177 @@
+"""How accounts join a pool: each credential is shown to its upstream once before it serves.
+
+By a file or several (here), by an API key (here), in a browser (`routing.oauth`), by a code on another device (`routing.device`).
+All of them talk to the network and must not run inside a transaction.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from accounts.models import Organization, User
+from config.errors import DomainError
+from routing import accounts, addresses, issuer, terms, tokens, verification
+from routing.errors import AuthFileInvalid, CredentialRefused, CredentialUnverified
+from routing.models import PoolAccount
+from routing.tokens import SignIn
+
+LARGEST_FILE_BYTES = 1024 * 1024
+MOST_SIGN_INS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An account that serves from now on. `is_new` False: it was here, and its credential was renewed."""
+
+    account: PoolAccount
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one sign-in of one file. `joined` None: refused, with a code and a sentence."""
+
+    source: str
+    joined: Joined | None
+    code: str = ""
+    reason: str = ""
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def add_files(
+    organization: Organization,
+    files: Iterable[tuple[str, bytes]],
+    *,
+    label: str = "",
+    plan: str | None = None,
+    accept_terms: bool,
+    by: User | None,
+    now: datetime,
+) -> list[Outcome]:
+    """Takes in `auth.json` files, named, each with one sign-in or a list of them; every sign-in is judged on its own.
+
+    Raises TermsNotAccepted and AccountError for what concerns all of them; then nothing was read.
+    """
+    accounts.check_plan(plan)
+    terms.demand(organization, accepted=accept_terms, by=by, now=now)
+    outcomes = []
+    for name, content in files:
+        try:
+            entries = _entries(name, content)
+        except AuthFileInvalid as error:
+            outcomes.append(Outcome(name, None, error.code, error.message))
+            continue
+        for source, entry in entries:
+            try:
+                sign_in = tokens.read_auth_json(entry)
+                joined = add_file_sign_in(organization, sign_in, label=label, plan=plan, by=by, now=now)
+            except DomainError as error:
+                outcomes.append(Outcome(source, None, error.code, error.message))
+            else:
+                outcomes.append(Outcome(source, joined))
+    return outcomes
+
+
+def _entries(name: str, content: bytes) -> list[tuple[str, object]]:
+    """The sign-ins of one file, each with what to call it. Raises AuthFileInvalid, which never quotes the file."""
+    if len(content) > LARGEST_FILE_BYTES:
+        raise AuthFileInvalid(f"{name} is too large to be an auth.json.")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        raise AuthFileInvalid(f"{name} is not JSON.") from None
+    if not isinstance(found, list):
+        return [(name, found)]
+    if not 1 <= len(found) <= MOST_SIGN_INS:
+        raise AuthFileInvalid(f"{name} holds {len(found)} sign-ins; 1 to {MOST_SIGN_INS} are taken at once.")
+    return [(f"{name}[{number}]", entry) for number, entry in enumerate(found)]
+
+
+def add_file_sign_in(
+    organization: Organization, sign_in: SignIn, *, label: str, plan: str | None, by: User | None, now: datetime
+) -> Joined:
+    """A sign-in that was made earlier. One whose access token has expired is renewed, which spends the file's refresh token.
+
+    Raises CredentialRefused, CredentialUnverified, AuthFileStale, AccountWithdrawn, AccountError.
+    """
+    is_expired = sign_in.access_expires_at is not None and sign_in.access_expires_at <= now
+    known = accounts.find_sign_in(organization, sign_in.identity)
+    if known is not None:
+        # Before anything is spent: the pool may be about to spend the very same refresh token itself.
+        accounts.refuse_old(known, sign_in, is_same_old=is_expired)
+    try:
+        verification.sign_in(sign_in.access_token, sign_in.chatgpt_account_id)
+    except CredentialRefused:
+        if not is_expired:
+            raise
+        sign_in = _renewed(sign_in)
+        verification.sign_in(sign_in.access_token, sign_in.chatgpt_account_id)
+    account = accounts.add_sign_in(organization, sign_in, label=label, plan=plan, by=by, now=now)
+    return Joined(account, is_new=known is None)
+
+
+def _renewed(sign_in: SignIn) -> SignIn:
+    try:
+        renewed = issuer.renew(sign_in.refresh_token, reason="proactive_expiry")
+    except issuer.IssuerRefused as error:
+        raise CredentialRefused(
+            f"Its sign-in has expired, and the issuer does not renew it ({error.reason}). Sign in again.", reason=error.reason
+        ) from None
+    except issuer.IssuerUnavailable as error:
+        raise CredentialUnverified(
+            f"Its sign-in has expired. {error.message} Try again; if that is refused, sign in again.", **error.facts
+        ) from None
+    access = renewed.access_token or sign_in.access_token
+    return replace(
+        sign_in,
+        access_token=access,
+        refresh_token=renewed.refresh_token or sign_in.refresh_token,
+        access_expires_at=tokens.expires_at(access),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- fresh sign-ins
+
+
+def exchange(
+    organization: Organization,
+    code: str,
+    *,
+    redirect_uri: str,
+    verifier: str,
+    label: str,
+    plan: str | None,
+    by: User | None,
+    now: datetime,
+) -> Joined:
+    """Trades the code that a person's own sign-in came back with, and lets the account in.
+
+    Raises CredentialRefused, CredentialUnverified, AuthFileInvalid, AccountError; the code is used up in any case.
+    """
+    try:
+        found = issuer.exchange(code, redirect_uri=redirect_uri, verifier=verifier)
+    except issuer.IssuerRefused as error:
+        raise CredentialRefused(f"The issuer refuses this sign-in ({error.reason}). Start a new one.", **error.facts) from None
+    except issuer.IssuerUnavailable as error:
+        raise CredentialUnverified(f"{error.message} Start a new sign-in.", **error.facts) from None
+    sign_in = tokens.read(found.access_token, found.refresh_token, found.id_token)
+    verification.sign_in(sign_in.access_token, sign_in.chatgpt_account_id)
+    is_new = accounts.find_sign_in(organization, sign_in.identity) is None
+    account = accounts.add_sign_in(organization, sign_in, label=label, plan=plan, is_persons_own=True, by=by, now=now)
+    return Joined(account, is_new=is_new)
+
+
+# ---------------------------------------------------------------------------------------------------------- API keys
+
+
+def add_key(
+    organization: Organization, api_key: str, *, label: str, base_url: str | None = None, by: User | None, now: datetime
+) -> Joined:
+    """Lets an API key in once its upstream took it. Raises CredentialRefused, CredentialUnverified and what `add_openai` raises."""
+    accounts.checked_label(label)
+    verification.api_key(accounts.checked_key(api_key), addresses.check(base_url) if base_url else "")
+    account = accounts.add_openai(organization, api_key, label=label, base_url=base_url, by=by, now=now)
+    return Joined(account, is_new=account.credential_version == 1)
