@@ -14,6 +14,9 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         return Response({"error": {"code": error.code, "message": error.message, **error.facts}}, status=error.status)
     response = drf_exception_handler(error, context)
     if response is not None:
-        code = getattr(error, "default_code", "error")
-        response.data = {"error": {"code": code, "message": str(getattr(error, "detail", error)), "detail": response.data}}
+        # Django's own 404 and 403 have no words; what DRF made of them has.
+        said = response.data.get("detail") if isinstance(response.data, dict) else None
+        code = getattr(said, "code", None) or getattr(error, "default_code", "error")
+        message = str(said or getattr(error, "detail", error))
+        response.data = {"error": {"code": code, "message": message, "detail": response.data}}
     return response

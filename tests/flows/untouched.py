@@ -1,0 +1,26 @@
+"""Whether a tenant's rows are as they were: for tests that something was refused, and that nothing happened."""
+
+from django.apps import apps
+from django.db import connection
+
+from accounts.models import Organization
+
+MOVING = frozenset({"last_used_at"})
+"""Columns that reading moves."""
+
+
+def rows_of(organization: Organization) -> dict[str, str]:
+    """A digest of what every table of ours holds of the organization, by table. Ask in the scope of everything."""
+    models = [model for name in ("accounts", "billing", "quotas", "routing") for model in apps.get_app_config(name).get_models()]
+    found = {}
+    with connection.cursor() as cursor:
+        for model in models:
+            names = [field.column for field in model._meta.fields if field.column not in MOVING]
+            column = "id" if model is Organization else "organization_id"
+            if column not in names:
+                continue
+            text = "concat_ws('|', {})".format(", ".join(f'"{name}"' for name in names))
+            query = f"SELECT count(*), md5(string_agg({text}, ',' ORDER BY {text})) FROM {model._meta.db_table} WHERE {column} = %s"
+            cursor.execute(query, [organization.pk])
+            found[model._meta.db_table] = str(cursor.fetchone())
+    return found
