@@ -129,3 +129,100 @@ async def test_a_cooldown_counts_on_the_servers_clock(redis: Redis) -> None:
     await health.report(redis, pool, pool.accounts[0], health.unreachable(written=False))
     found = (await state(redis, pool)).cooling_until_ms - (int(seconds) * 1000 + int(micros) // 1000)
     assert 5_000 <= found < 6_000
+
+
+async def observe(
+    redis: Redis, pool: PoolSnapshot, used: str, *, seconds: int, minutes: str = "300", resets: int = UNIX + 9_000
+) -> None:
+    head = slot("primary", used, minutes, str(resets))
+    await health.observe_headers(redis, pool, pool.accounts[0], head, NOW + timedelta(seconds=seconds))
+
+
+async def used(redis: Redis, pool: PoolSnapshot) -> float:
+    return (await state(redis, pool)).windows[300].used_percent
+
+
+async def test_a_jump_back_is_believed_at_the_second_sample(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    await observe(redis, pool, "60", seconds=0)
+    await observe(redis, pool, "12", seconds=5)
+    assert await used(redis, pool) == 60.0
+    # The same answer heard twice is one sample.
+    await observe(redis, pool, "12", seconds=5)
+    assert await used(redis, pool) == 60.0
+    await observe(redis, pool, "13", seconds=6)
+    assert (await state(redis, pool)).windows[300] == live.Window(300, 13.0, UNIX + 9_000, (UNIX + 6) * 1000)
+
+
+async def test_a_jump_back_that_is_not_repeated_is_forgotten(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    await observe(redis, pool, "60", seconds=0)
+    await observe(redis, pool, "12", seconds=5)
+    await observe(redis, pool, "61", seconds=6)
+    await observe(redis, pool, "12", seconds=7)
+    assert await used(redis, pool) == 61.0
+    await observe(redis, pool, "12", seconds=8)
+    assert await used(redis, pool) == 12.0
+
+
+async def test_a_moved_reset_is_believed_at_once(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    await observe(redis, pool, "60", seconds=0)
+    await observe(redis, pool, "2", seconds=5, resets=UNIX + 18_000)
+    assert (await state(redis, pool)).windows[300] == live.Window(300, 2.0, UNIX + 18_000, (UNIX + 5) * 1000)
+
+
+async def test_a_reset_that_upstreams_round_by_seconds_has_not_moved(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    await observe(redis, pool, "60", seconds=0)
+    await observe(redis, pool, "12", seconds=5, resets=UNIX + 9_060)
+    assert await used(redis, pool) == 60.0
+
+
+async def test_the_first_report_after_a_reset_is_believed_at_once(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    await observe(redis, pool, "97", seconds=0, resets=UNIX + 60)
+    await observe(redis, pool, "1", seconds=61, resets=UNIX + 100)
+    assert await used(redis, pool) == 1.0
+
+
+async def test_a_fall_in_the_very_window_of_a_429_lifts_it_at_the_second_sample(redis: Redis) -> None:
+    """A head that was on its way when the 429 came says 99 %: it does not make the account selectable."""
+    pool = made.pool(made.account())
+    failure = Failure(Kind.USAGE_LIMIT, movable=True, resets_at=UNIX + 9_000)
+    await health.report(redis, pool, pool.accounts[0], failure, now_ms=UNIX * 1000)
+    await observe(redis, pool, "99", seconds=1)
+    assert (await state(redis, pool)).exhausted_until == UNIX + 9_000
+    await observe(redis, pool, "20", seconds=2)
+    assert (await state(redis, pool)).exhausted_until == 0
+
+
+async def test_a_window_knows_what_was_metered_at_its_first_and_its_last_report(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    key, field = live.live_key(pool), f"{pool.accounts[0].account_id}:m"
+    await redis.call("HSET", key, field, 700)
+    await observe(redis, pool, "10", seconds=0)
+    await redis.call("HSET", key, field, 900)
+    await observe(redis, pool, "11", seconds=1)
+    found = (await state(redis, pool)).windows[300]
+    assert (found.seen, found.start) == (900, 700)
+    await observe(redis, pool, "1", seconds=2, resets=UNIX + 18_000)
+    found = (await state(redis, pool)).windows[300]
+    assert (found.seen, found.start) == (900, 900)
+
+
+async def test_a_window_that_ended_and_is_not_reported_any_more_is_gone(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    await observe(redis, pool, "10", seconds=0, resets=UNIX + 60)
+    await observe(redis, pool, "20", seconds=1, minutes="10080", resets=UNIX + 90_000)
+    assert set((await state(redis, pool)).windows) == {300, 10_080}
+    await observe(redis, pool, "21", seconds=61, minutes="10080", resets=UNIX + 90_000)
+    assert set((await state(redis, pool)).windows) == {10_080}
+
+
+async def test_what_an_older_version_stored_is_replaced(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    key, field = live.live_key(pool), f"{pool.accounts[0].account_id}:w"
+    await redis.call("HSET", key, field, f"300=50:{UNIX + 9_000}:{UNIX * 1000}")
+    await observe(redis, pool, "10", seconds=1)
+    assert (await state(redis, pool)).windows == {300: live.Window(300, 10.0, UNIX + 9_000, (UNIX + 1) * 1000)}

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import random
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest_asyncio
 from django.conf import settings
 
 from config.redis import Redis, ReplyError
-from routing import health, live, selection
+from routing import health, live, selection, sticky
 from routing.errors import AccountsAtCap, NoAccountAvailable, OwnerGone, PoolBusy, PoolExhausted
 from routing.failures import Failure, Kind
 from routing.selection import Lease
@@ -37,7 +38,8 @@ def clock() -> int:
 async def take(redis: Redis, pool: PoolSnapshot, session: str | None = None, **options: Any) -> Lease:
     """One selection as the path does it: the live state first, then the slot."""
     anchor = options.pop("previous_response_id", None)
-    state = selection.read_live(pool, await redis.batch(selection.live_commands(pool, session, anchor)))
+    commands = selection.live_commands(pool, session, anchor, member_id=options.get("member_id", 0))
+    state = selection.read_live(pool, await redis.batch(commands))
     values: dict[str, Any] = {
         "request_id": f"req_{made.number()}",
         "model": "gpt-5.5",
@@ -435,6 +437,141 @@ async def test_idle_slot_sets_lapse(redis: Redis) -> None:
     pool = made.pool(made.account())
     await take(redis, pool)
     assert 0 < await redis.call("PTTL", live.slots_key(pool, pool.accounts[0].account_id)) <= 2 * selection.lease_ms() + 60_000
+
+
+# ------------------------------------------------------------------------------------------------------------ holds
+
+M = 1_000_000
+
+
+async def entry_of(redis: Redis, pool: PoolSnapshot) -> sticky.Sticky:
+    found = sticky.read(await redis.call("GET", live.session_key(pool, SESSION)))
+    assert found is not None
+    return found
+
+
+async def held(redis: Redis, pool: PoolSnapshot, now_ms: int) -> list[int]:
+    states = live.States(await redis.call("HGETALL", live.live_key(pool)))
+    return [states.get(account.account_id).held_at(now_ms) for account in pool.accounts]
+
+
+async def test_a_turn_holds_room_until_it_is_settled_and_a_share_while_its_person_thinks(redis: Redis) -> None:
+    """Z x 12 = 48 credits at its start; less by each settled response, never below 0; WARM x 12 = 6 after it, for half an hour."""
+    pool = made.pool(made.account(), strategy="pace")
+    now = clock()
+    lease = await take(redis, pool, SESSION, member_id=5, now_ms=now)
+    assert await held(redis, pool, now) == [48 * M]
+    await selection.book(redis, lease, credits=5 * M, then="go")
+    assert await held(redis, pool, now) == [43 * M]
+    await take(redis, pool, SESSION, member_id=5, now_ms=now, is_inside_turn=True)
+    assert await held(redis, pool, now) == [43 * M]
+    await selection.book(redis, lease, credits=50 * M, then="go")
+    assert await held(redis, pool, now) == [0]
+    await take(redis, pool, SESSION, member_id=5, now_ms=now, is_inside_turn=True)
+    assert await held(redis, pool, now) == [0]
+    await selection.book(redis, lease, credits=1 * M, then="end")
+    assert await held(redis, pool, now + 1_799_000) == [6 * M]
+    assert await held(redis, pool, now + 1_861_000) == [0]
+    entry = await entry_of(redis, pool)
+    assert (entry.spent, entry.turn, entry.mean) == (56 * M, 12 * M, 0)
+
+
+async def test_the_next_turn_is_predicted_from_those_before(redis: Redis) -> None:
+    """A turn of 56, then one of 6: 56, then 0.6 x 56 + 0.4 x 6 = 36 for the session; 12 -> 13.32 -> 13.1004 for the member."""
+    pool = made.pool(made.account(weight=50_000), strategy="pace")
+    lease = await take(redis, pool, SESSION, member_id=5)
+    await selection.book(redis, lease, credits=56 * M, then="end")
+    lease = await take(redis, pool, SESSION, member_id=5)
+    assert lease.turn == 56 * M
+    assert await redis.call("HGET", live.turns_key(pool), 5) == b"13320000"
+    await selection.book(redis, lease, credits=6 * M, then="end")
+    lease = await take(redis, pool, SESSION, member_id=5)
+    assert lease.turn == 36 * M
+    assert await redis.call("HGET", live.turns_key(pool), 5) == b"13100400"
+    other = await take(redis, pool, "f" * 32, member_id=5)
+    assert other.turn == 13_100_400
+    assert (await take(redis, pool, "e" * 32, member_id=6)).turn == 12 * M
+
+
+async def test_a_session_that_moves_takes_its_hold_along(redis: Redis) -> None:
+    pool = made.pool(made.account(), made.account(), strategy="pace")
+    now = clock()
+    first = await take(redis, pool, SESSION, now_ms=now)
+    at = pool.accounts.index(first.account)
+    await health.report(redis, pool, first.account, exhausted(now // 1000 + 600), now_ms=now)
+    second = await take(redis, pool, SESSION, now_ms=now, is_inside_turn=True, exclude=frozenset({first.account.account_id}))
+    assert second.account != first.account
+    found = await held(redis, pool, now)
+    assert (found[at], found[1 - at]) == (0, 48 * M)
+
+
+async def test_an_exhausted_account_holds_nothing_for_the_session_that_found_it_so(redis: Redis) -> None:
+    pool = made.pool(made.account(), strategy="pace")
+    now = clock()
+    lease = await take(redis, pool, SESSION, now_ms=now)
+    await selection.book(redis, lease, credits=0, then="free")
+    assert await held(redis, pool, now) == [0]
+
+
+async def test_holds_of_two_sessions_add_up_and_end_apart(redis: Redis) -> None:
+    pool = made.pool(made.account(), strategy="pace")
+    now = clock()
+    lease = await take(redis, pool, SESSION, now_ms=now)
+    await take(redis, pool, "f" * 32, now_ms=now + 300_000)
+    assert await held(redis, pool, now) == [96 * M]
+    assert await held(redis, pool, now + 1_900_000) == [48 * M]
+    await selection.book(redis, lease, credits=0, then="end")
+    assert await held(redis, pool, now) == [54 * M]
+
+
+async def test_bursts_spread_because_each_new_session_holds(redis: Redis) -> None:
+    """Six sessions of 48 credits at once over three equal accounts: two each."""
+    pool = made.pool(*(made.account() for _ in range(3)), strategy="pace")
+    leases = [await take(redis, pool, f"{number:032d}") for number in range(6)]
+    assert sorted(Counter(lease.account.account_id for lease in leases).values()) == [2, 2, 2]
+
+
+async def test_what_was_metered_is_counted_per_account_with_or_without_a_session(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    with_session, without = await take(redis, pool, SESSION), await take(redis, pool)
+    await selection.book(redis, with_session, credits=5 * M, then="end")
+    await selection.book(redis, without, credits=2 * M, then="end")
+    states = live.States(await redis.call("HGETALL", live.live_key(pool)))
+    assert states.get(pool.accounts[0].account_id).metered == 7 * M
+
+
+async def test_a_selection_that_is_cut_off_holds_a_thinking_sessions_share_at_most(redis: Redis) -> None:
+    """Where the slot was taken before the client left, WARM x 12 = 6 credits are held of 48."""
+    pool = made.pool(made.account(), strategy="pace")
+    now = clock()
+    state = selection.read_live(pool, await redis.batch(selection.live_commands(pool, None)))
+    for ticks in range(4):
+        options: dict[str, Any] = {"request_id": f"req_{made.number()}", "session_key": f"{ticks:032d}", "now_ms": now}
+        taking = asyncio.ensure_future(
+            selection.select(redis, pool, state, model="gpt-5.5", tier=None, rng=random.random, **options)
+        )
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        await redis.call("PING")
+        assert (await held(redis, pool, now))[0] <= 6 * M * (ticks + 1)
+
+
+async def test_the_trace_tells_the_choice_in_few_bytes(redis: Redis) -> None:
+    pool = made.pool(
+        *(made.account(weight=1000 * (n + 1)) for n in range(8)), made.account(kind="openai", priority=1), strategy="pace"
+    )
+    lease = await take(redis, pool, SESSION, member_id=5)
+    told = lease.trace()
+    assert (told["account_id"], told["reason"], told["candidates"], told["turn"]) == (pool.accounts[7].account_id, "pace", 9, 12.0)
+    assert [row[0] for row in told["best"]] == [account.account_id for account in pool.accounts[7:2:-1]]
+    # 8 Plus, nothing used, nothing reported: sqrt(12,000), and no bound is known.
+    assert told["best"][0] == [pool.accounts[7].account_id, 109.5, None]
+    assert len(json.dumps(told)) < 350
+    stays = (await take(redis, pool, SESSION, member_id=5)).trace()
+    assert (stays["reason"], stays["candidates"], stays["best"]) == ("sticky", 1, [[pool.accounts[7].account_id, None, None]])
 
 
 # ------------------------------------------------------------------------------------------------------------ pools

@@ -1,0 +1,83 @@
+"""Where in its conversation a request stands, told by bodies of every dialect."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from billing.snapshots import RateSnapshot
+from proxy import turns
+from proxy.dialects import fields
+from proxy.turns import Stand
+
+USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "do it"}]}
+SAID = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": 'see "function_call_output" and "role"'}],
+}
+CALL = {"type": "function_call", "call_id": "c", "name": "shell", "arguments": "{}"}
+SEALED = {"type": "reasoning", "encrypted_content": "gAAA", "summary": []}
+
+
+def answer(kind: str = "function_call_output", output: Any = "ok") -> dict[str, Any]:
+    return {"type": kind, "call_id": "c", "output": output}
+
+
+def read(headers: dict[str, str] | None = None, **body: Any) -> Stand:
+    return turns.read(headers or {}, fields.scan(json.dumps(body).encode()))
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [USER, CALL, answer()],
+        [USER, SEALED, CALL, answer(output=[{"type": "input_text", "text": "x"}])],
+        [USER, CALL, answer("custom_tool_call_output"), SEALED],
+        [answer()],
+        [USER, CALL, answer(output='{"role": "user"}')],
+    ],
+)
+def test_a_tools_answer_at_the_end_goes_on_with_the_turn(items: list[dict[str, Any]]) -> None:
+    assert read(input=items).is_inside
+
+
+@pytest.mark.parametrize(
+    "items",
+    ["a question", [USER], [USER, CALL, answer(), SAID, USER], [USER, SAID, USER], []],
+)
+def test_what_a_person_says_begins_a_turn(items: Any) -> None:
+    assert not read(input=items).is_inside
+
+
+def test_no_input_at_all_begins_a_turn() -> None:
+    assert read(model="m") == Stand()
+
+
+def test_the_turn_state_that_codex_echoes_goes_on_with_its_turn() -> None:
+    assert read({"x-codex-turn-state": "opaque"}, input=[USER]).is_inside
+
+
+def test_chat_and_messages_are_read_as_well() -> None:
+    assert read(messages=[{"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "c", "content": "ok"}]).is_inside
+    assert not read(messages=[{"role": "tool", "content": "ok"}, {"role": "user", "content": "x"}]).is_inside
+    tool_result = {"type": "tool_result", "tool_use_id": "t", "content": "ok"}
+    assert read(messages=[{"role": "user", "content": "x"}, {"role": "user", "content": [tool_result]}]).is_inside
+    assert not read(messages=[{"role": "user", "content": [tool_result]}, {"role": "user", "content": "thanks"}]).is_inside
+
+
+def test_sealed_reasoning_binds_and_talk_of_it_does_not() -> None:
+    assert read(input=[USER, SEALED, SAID, USER]).is_bound
+    assert read(input=[{"type": "compaction", "encrypted_content": "x"}, USER]).is_bound
+    assert not read(input=[USER]).is_bound
+    assert not read(input='the field "encrypted_content"').is_bound
+    assert not read(input=[USER], include=["reasoning.encrypted_content"]).is_bound
+
+
+def test_reading_anew_costs_the_difference_of_the_rates() -> None:
+    """100,000 tokens at 125 instead of 12.5 credits per million: 11.25."""
+    rate = RateSnapshot(1, "m", datetime(2026, 1, 1, tzinfo=UTC), None, 125_000_000, 12_500_000, None, 750_000_000)
+    assert turns.recache(rate, 100_000) == 11_250_000
+    dearer = RateSnapshot(1, "m", datetime(2026, 1, 1, tzinfo=UTC), None, 10, 20, None, 30)
+    assert turns.recache(dearer, 100_000_000) == 0
