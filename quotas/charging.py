@@ -8,6 +8,7 @@ A plan whose quota is a rolling limit too has a record of its own, for the reque
 plan paid of them, nothing that purchased credits or an invoice paid.
 """
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -36,6 +37,15 @@ def filtered(name: str, filter_id: int) -> str:
 def model_of(snapshot: Snapshot, asked: str, second: int) -> str:
     """The model that filters look at: the rate card's name for what was asked, by the aliases of that second."""
     return snapshot.billing.rates.base_name(asked, datetime.fromtimestamp(second, UTC)) or asked
+
+
+def moments(snapshot: Snapshot, since: int) -> list[int]:
+    """The seconds after `since` at which names of models begin or cease to mean a model, ascending."""
+    rates = snapshot.billing.rates
+    dated = [row for names in (rates.aliases, rates.rows, rates.overrides) for rows in names.values() for row in rows]
+    # The first whole second of it: requests are admitted in whole ones.
+    ends = {math.ceil(moment.timestamp()) for row in dated for moment in (row.valid_from, row.valid_to) if moment is not None}
+    return sorted(end for end in ends if end > since)
 
 
 def matching(snapshot: Snapshot, asked: str | None, second: int) -> tuple[FilterSnapshot, ...]:

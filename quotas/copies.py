@@ -64,6 +64,16 @@ class Copy:
         """The organization's newest second: time as the counters know it."""
         return self.records["o"].newest if "o" in self.records else self.taken_ms // 1000
 
+    @property
+    def period_code(self) -> int:
+        """The plan period that the counters have got to; 0 if none."""
+        return self.records["o"].period_code if "o" in self.records else 0
+
+    def total_of(self, name: str, code: int) -> tuple[int, int, int]:
+        """What a record counts of a plan period."""
+        record = self.records.get(name)
+        return record.total if record is not None and record.period_code == code else (0, 0, 0)
+
 
 def take(redis: "SyncRedis", organization_id: int, *, now_ms: int | None = None) -> Copy | None:
     """The counters and the stream's last id in one step; None if there are no counters. Raises RedisUnavailable; ValueError

@@ -7,14 +7,13 @@ the same. A difference is stored, told, counted in /health/status, and, if asked
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, cast
 from zoneinfo import ZoneInfo
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Count, Min
 from redis import Redis as SyncRedis
 
@@ -25,7 +24,7 @@ from config import snapshot as config_snapshot
 from config.clock import utc_now
 from config.errors import DomainError
 from config.redis import sync_client, translated
-from quotas import adjusting, copies, drain, drift, engine, logbook, rebuild, records
+from quotas import adjusting, copies, drain, drift, engine, rebuild, records, tally
 from quotas.copies import Copy, StreamId
 from quotas.drift import Difference
 from quotas.models import Drift, UsageDrain
@@ -104,15 +103,10 @@ def _once(redis: "SyncRedis", organization_id: int, repair: bool, now_ms: int | 
     if copy is not None:
         copy.cut = cut
     now = utc_now()
-    with _one_snapshot():
+    with tally.one_snapshot():
         found = drift.Found()
         if copy is not None:
-            loaded = config_snapshot.load(organization_id)
-            found = drift.compare(organization_id, loaded, copy, cut)
-            # Filters that are not filled yet lack what was before them, and that is known.
-            filled = [one for one in loaded.quotas.filters if one.is_filled]
-            if filled:
-                drift.add_deltas(found, copy, logbook.missing(loaded, copy, filled, frozenset()))
+            found = drift.compare(organization_id, config_snapshot.load(organization_id), copy, cut)
         of_books = books.mismatches(organization, now - timedelta(days=IDLE_DAYS), now)
     repair_id = ""
     if repair and copy is not None and found.differences:
@@ -154,17 +148,6 @@ def _wait(redis: "SyncRedis", organization_id: int, cut: StreamId) -> None:
             if time.monotonic() > until:
                 raise LogBehind("The usage log does not catch up with the stream. Is a ledger process stuck?")
             time.sleep(0.02)
-
-
-@contextmanager
-def _one_snapshot() -> Iterator[None]:
-    """A transaction that sees the database as of one moment; inside another one it is part of that."""
-    is_nested = connection.in_atomic_block
-    with transaction.atomic():
-        if not is_nested:
-            with connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        yield
 
 
 def _epoch(redis: "SyncRedis", organization_id: int) -> str:

@@ -119,6 +119,13 @@ def period_of(subscription: Any, now_s: int) -> tuple[int, int]:
     return int(period.start.timestamp()), int(period.end.timestamp())
 
 
+def two_periods(subscription: Any, now_s: int) -> tuple[int, int]:
+    """The starts of its period at a unix second and of the one before."""
+    current, _ = period_of(subscription, now_s)
+    previous, _ = period_of(subscription, current - 1)
+    return current, previous
+
+
 def _subscription(snapshot: Snapshot, key: Any) -> Any:
     shared = None
     for subscription in snapshot.billing.subscriptions:
