@@ -99,6 +99,11 @@ class KeyRevoked(ApiKeyError):
     status: ClassVar[int] = 409
 
 
+class KeyRotated(ApiKeyError):
+    code: ClassVar[str] = "key_rotated"
+    status: ClassVar[int] = 409
+
+
 class GraceInvalid(ApiKeyError):
     code: ClassVar[str] = "grace_invalid"
 

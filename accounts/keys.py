@@ -17,7 +17,16 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from accounts import audit, names
-from accounts.errors import ExpiryPassed, GraceInvalid, KeyRevoked, MemberRemoved, NameInvalid, NotFound, RoleHoldsNoKeys
+from accounts.errors import (
+    ExpiryPassed,
+    GraceInvalid,
+    KeyRevoked,
+    KeyRotated,
+    MemberRemoved,
+    NameInvalid,
+    NotFound,
+    RoleHoldsNoKeys,
+)
 from accounts.models import ApiKey, Member, Organization, User
 from accounts.snapshots import KeySnapshot
 from config import snapshot
@@ -125,11 +134,19 @@ def issue(
     return issued
 
 
-def rotate(key: ApiKey, *, grace_seconds: float | None = None, by: User | None, now: datetime) -> IssuedKey:
+def rotation_of(key: ApiKey) -> str:
+    """Names the rotation that gave the key its secret; "" before the first."""
+    return key.previous_until.isoformat() if key.previous_until is not None else ""
+
+
+def rotate(
+    key: ApiKey, *, grace_seconds: float | None = None, by: User | None, now: datetime, seen: str | None = None
+) -> IssuedKey:
     """Gives the key a new secret, shown this one time; it works on the next request, on every process.
 
     The old secret works for `grace_seconds` more (None: KEY_ROTATION_GRACE_SECONDS; 0: not at all), the one before that ends now.
-    Locks the organization. Raises KeyRevoked, ExpiryPassed, GraceInvalid; then nothing has changed.
+    `seen` is `rotation_of` as the one who asks saw it: a form that is sent twice must not end the grace that the first one gave.
+    Locks the organization. Raises KeyRevoked, KeyRotated, ExpiryPassed, GraceInvalid; then nothing has changed.
     """
     grace = settings.KEY_ROTATION_GRACE_SECONDS if grace_seconds is None else grace_seconds
     if not 0 <= grace <= MOST_GRACE_SECONDS:
@@ -139,6 +156,8 @@ def rotate(key: ApiKey, *, grace_seconds: float | None = None, by: User | None, 
         key = ApiKey.objects.select_for_update(of=("self",)).select_related("member").get(pk=key.pk)
         if key.revoked_at is not None:
             raise KeyRevoked("The key is revoked: issue a new one.")
+        if seen is not None and seen != rotation_of(key):
+            raise KeyRotated("It was rotated meanwhile. The secret that was shown then holds.")
         if key.expires_at is not None and key.expires_at <= now:
             raise ExpiryPassed("The key has expired: issue a new one.", expires_at=key.expires_at.isoformat())
         pepper_id, pepper = next(iter(settings.KEY_PEPPERS.items()))

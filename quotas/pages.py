@@ -160,7 +160,7 @@ def rotate_key(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse
     tenancy.demand(member, Action.USE_KEYS, of=found.member)
     grace = 0 if request.POST.get("grace") == "0" else None
     try:
-        issued = keys.rotate(found, grace_seconds=grace, by=member.user, now=utc_now())
+        issued = keys.rotate(found, grace_seconds=grace, by=member.user, now=utc_now(), seen=request.POST.get("seen"))
     except DomainError as error:
         messages.warning(request, f"{found.name} was not rotated: {error.message}")
         return _keys_page(member, found)

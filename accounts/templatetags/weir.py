@@ -9,13 +9,14 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from accounts import display
+from accounts import display, keys
 
 register = template.Library()
 
 register.filter("credits", display.credits)
 register.filter("tokens", display.tokens)
 register.filter("initials", lambda name: display.initials(str(name)))
+register.filter("rotation", keys.rotation_of)
 
 
 @register.filter

@@ -63,6 +63,23 @@ def test_the_old_secret_may_end_at_once(developer: Member) -> None:
     assert not works(old.row, old.secret)
 
 
+def test_a_form_that_is_sent_twice_rotates_once(developer: Member) -> None:
+    """F3: by a second click or a reload the secret that everybody still uses would lose its grace, and the one just copied too."""
+    old = factories.api_key(developer)
+    client = made.signed_in(developer)
+    for grace in ("", "0"):
+        found = re.search(r'name="seen" value="([^"]*)"', client.get(made.path(developer)).content.decode())
+        assert found is not None
+        sent = {"grace": grace, "seen": found[1]}
+        new = secret_in(client.post(made.path(developer, f"key/{old.row.uuid}/rotate"), sent).content.decode())
+        again = client.post(made.path(developer, f"key/{old.row.uuid}/rotate"), sent, follow=True).content.decode()
+        assert "was not rotated: It was rotated meanwhile." in again
+        assert "wr_" + new.split("_")[1] + "_" + new.split("_")[2][:4] not in again
+        assert works(old.row, new)
+        assert works(old.row, old.secret) is (grace == "")
+    assert AuditEvent.objects.filter(action="key.rotated", organization=developer.organization).count() == 2
+
+
 def test_the_page_says_how_long_the_old_secret_works(developer: Member) -> None:
     old = factories.api_key(developer)
     page = made.signed_in(developer).get(made.path(developer)).content.decode()
