@@ -27,7 +27,7 @@ from billing.lots import organizations_due
 from billing.models import CreditLot, LedgerEntry
 from billing.models.ledger import SIDES
 from billing.periods import day_start, start_day
-from billing.posting import Entry, Kind, insert, lock, post
+from billing.posting import Entry, Kind, check_taken, insert, lock, post
 from config import snapshot
 
 __all__ = [
@@ -291,7 +291,7 @@ def take_back(
 ) -> int:
     """Takes `amount` (above 0) of what is left, of one lot or of all in drawing order; how much was taken, 0 for a repeat.
 
-    What was drawn is never taken back. Raises NotEnoughCredits if less is left, unless `at_most`; CreditsRefused.
+    What was drawn is never taken back. Raises NotEnoughCredits if less is left, unless `at_most`; CreditsRefused, ReferenceReused.
     """
     if amount <= 0:
         raise CreditsRefused("The amount must not be 0.")
@@ -299,6 +299,7 @@ def take_back(
     with transaction.atomic():
         lock_grants(organization.pk)
         if LedgerEntry.objects.filter(organization=organization, reference=reference).exists():
+            check_taken(organization.pk, amount, reference, at_most=at_most)
             return 0
         shelf = lots.shelf(organization.pk)
         left = sum(lot.left for lot in shelf.lots if lot_id in (None, lot.lot_id))

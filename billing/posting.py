@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from django.db import connection
+from django.db.models import Q, Sum
 
 from billing.errors import ReferenceReused
 from billing.models import LedgerEntry
@@ -120,3 +121,11 @@ def _check_repeated(organization_id: int, rows: Sequence[dict[str, Any]]) -> Non
         entry = by_reference[row["reference"]]
         if (entry.kind, entry.debit, entry.credit, entry.amount) != (row["kind"], row["debit"], row["credit"], row["amount"]):
             raise ReferenceReused(f"The reference {row['reference']} stands for another entry.", reference=row["reference"])
+
+
+def check_taken(organization_id: int, amount: int, reference: str, *, at_most: bool) -> None:
+    """A repeat says the same again. Raises ReferenceReused where the reference stands for another entry or amount."""
+    entries = LedgerEntry.objects.filter(organization_id=organization_id, kind=Kind.ADJUSTMENT, credit=LedgerEntry.Account.CREDITS)
+    taken = entries.filter(Q(reference=reference) | Q(reference__startswith=f"{reference}:")).aggregate(sum=Sum("amount"))["sum"]
+    if taken is None or (taken != amount and not at_most):
+        raise ReferenceReused(f"The reference {reference} stands for another entry.", reference=reference)

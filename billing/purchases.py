@@ -4,6 +4,7 @@ A refund takes back what is left of the payment's own credits, and no more: what
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -16,6 +17,24 @@ from billing import credits, ledger
 from billing.errors import PaymentRefused
 from billing.models import CreditLot, Purchase
 from config import scope
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a refund says of its payment; None: nothing."""
+
+    organization: str | None = None
+    amount: int | None = None
+    price: Decimal | None = None
+    currency: str | None = None
+
+    def fits(self, purchase: Purchase) -> bool:
+        own = (purchase.organization.slug, purchase.credits, purchase.amount, purchase.currency)
+        said = (self.organization, self.amount, self.price, None if self.currency is None else self.currency.upper())
+        return all(one is None or one == other for one, other in zip(said, own, strict=True))
+
+
+NOTHING_TOLD = Told()
 
 
 def complete(
@@ -86,11 +105,12 @@ def refund(
     reason: str = "The payment was refunded.",
     actor: User | None = None,
     actor_label: str = audit.OPERATOR_LABEL,
+    told: Told = NOTHING_TOLD,
 ) -> Purchase:
     """Takes back what is left of the payment's credits, by an adjustment; a repeat changes nothing.
 
     What was drawn is not taken back and not charged again; the audit trail says how much it was. Raises PaymentRefused for a
-    payment that is not known, or not paid.
+    payment that is not known, or not paid, or `told` of as another: a part of one is an operator's to adjust.
     """
     ledger.check_actor(actor)
     _check_id(payment_id)
@@ -104,6 +124,12 @@ def refund(
             .select_related("organization", "lot")
             .get(provider=provider, payment_id=payment_id)
         )
+        if not told.fits(purchase):
+            raise PaymentRefused(
+                "This payment is known with another organization, amount or currency, and is refunded whole.",
+                payment_id=payment_id,
+                provider=provider,
+            )
         if purchase.status == Purchase.Status.REFUNDED:
             return purchase
         if purchase.lot is None:

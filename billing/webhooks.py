@@ -12,6 +12,7 @@ import base64
 import hashlib
 import hmac
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,7 +27,7 @@ from django.views.decorators.http import require_POST
 
 from accounts.models import Organization
 from billing import credits, purchases
-from billing.errors import EventRefused, OrganizationUnknown, SignatureRefused
+from billing.errors import EventRefused, OrganizationUnknown, PaymentRefused, SignatureRefused
 from config import scope
 from config.clock import utc_now
 from config.errors import DomainError
@@ -37,6 +38,7 @@ TOLERANCE = timedelta(minutes=5)
 MOST_BYTES = 64 * 1024
 PAID = frozenset({"payment.succeeded", "payment.completed", "checkout.completed", "order.paid"})
 REFUNDED = frozenset({"payment.refunded", "order.refunded"})
+_MONEY = re.compile(r"\d{1,10}(\.\d{1,2})?", re.ASCII)
 
 
 class Data(msgspec.Struct, frozen=True):
@@ -47,6 +49,15 @@ class Data(msgspec.Struct, frozen=True):
     credits: str = ""
     amount: str = "0"
     currency: str = ""
+
+
+class Refund(msgspec.Struct, frozen=True):
+    """What an event may say besides of a payment that is taken back. It is taken back whole or not at all."""
+
+    organization: str | None = None
+    credits: str | None = None
+    amount: str | None = None
+    currency: str | None = None
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -113,9 +124,9 @@ def book(provider: str, event_id: str, body: bytes, *, now: datetime) -> str:
             return "ignored"
         data = msgspec.json.decode(event.data, type=Data)
         if event.type in REFUNDED:
-            purchases.refund(provider, data.payment_id, now=now, actor_label=f"webhook {provider}")
+            purchases.refund(provider, data.payment_id, now=now, actor_label=f"webhook {provider}", told=_told_of(event.data))
             return "refunded"
-        facts: dict[str, Any] = {"amount": credits.parse(data.credits), "price": Decimal(data.amount), "currency": data.currency}
+        facts: dict[str, Any] = {"amount": credits.parse(data.credits), "price": _money(data.amount), "currency": data.currency}
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, InvalidOperation) as error:
         raise EventRefused("The event cannot be read: it needs type, and data with payment_id, organization, credits.") from error
     with scope.everything():
@@ -128,6 +139,25 @@ def book(provider: str, event_id: str, body: bytes, *, now: datetime) -> str:
         provider, data.payment_id, organization=organization, now=now, actor_label=f"webhook {provider}", payload=kept, **facts
     )
     return str(purchase.status)
+
+
+def _told_of(raw: msgspec.Raw) -> purchases.Told:
+    """What a refund says of the payment that it takes back, as far as it says it."""
+    said = msgspec.json.decode(raw, type=Refund)
+    return purchases.Told(
+        organization=said.organization,
+        amount=None if said.credits is None else credits.parse(said.credits),
+        price=None if said.amount is None else _money(said.amount),
+        currency=said.currency,
+    )
+
+
+def _money(text: str) -> Decimal:
+    """Plain digits, at most two behind a point; exponents, `1_0` and other scripts' digits, which `Decimal` takes, are refused."""
+    amount = Decimal(text)
+    if not _MONEY.fullmatch(text):
+        raise PaymentRefused("The amount paid must be a number with at most two decimal places.")
+    return amount
 
 
 def _answer(code: str, message: str, status: int) -> JsonResponse:

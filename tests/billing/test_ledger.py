@@ -482,3 +482,19 @@ def test_an_unknown_organization_has_no_grants() -> None:
         ledger.granted(10**12)
     with pytest.raises(LookupError):
         ledger.grant(Organization(pk=10**12, timezone="UTC"), 5, reason="Nobody", actor=None, now=NOW)
+
+
+def test_a_reference_takes_back_once_and_stands_for_nothing_else(books: Books) -> None:
+    """A form that is sent again changed (the browser's back) must not look as if it had moved something."""
+    books.grant(50)
+    books.grant(50)
+    assert books.adjust(-70, reference="adjustment:form") == -70
+    assert books.adjust(-70, reference="adjustment:form") == 0
+    for again in (-60, -10, 5):
+        with pytest.raises(ReferenceReused):
+            books.adjust(again, reference="adjustment:form")
+    assert books.adjust(5, reference="adjustment:other") == 5
+    with pytest.raises(ReferenceReused):
+        books.adjust(-5, reference="adjustment:other")
+    assert ledger.balance(books.pk).left == 35
+    assert_books_agree(books.pk)

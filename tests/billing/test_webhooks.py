@@ -263,3 +263,29 @@ def test_neither_bodies_nor_signatures_are_logged(books: Books, caplog: pytest.L
     assert marked not in told
     assert "v1," not in told
     assert OLD not in told
+
+
+@pytest.mark.parametrize("amount", ["1_0", "1E1", "\u0661\u0662", "NaN", "-1", "1.005", " 1", "1e-999999999", "9" * 11])
+def test_an_amount_paid_is_plain_digits(books: Books, amount: str) -> None:
+    assert deliver(body_of(books, "odd", amount=amount)).status_code == 409
+    assert not Purchase.objects.filter(organization_id=books.pk).exists()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"credits": "25"}, {"amount": "1"}, {"currency": "USD"}, {"organization": "another"}, {"credits": "x"}, {"amount": "1e1"}],
+)
+def test_a_refund_that_tells_of_another_payment_or_of_a_part_takes_nothing_back(books: Books, said: dict[str, str]) -> None:
+    """What a provider paid back in part is not all of the credits: it is an operator's to adjust."""
+    assert deliver(body_of(books, "partly")).status_code == 200
+    answer = deliver(body_of(books, "partly", "payment.refunded", **said), event_id="msg_2")
+    assert answer.status_code in (400, 409)
+    assert Purchase.objects.get(organization_id=books.pk).status == "paid"
+    assert books.lots() == [(250_000_000, 0, 0)]
+
+
+def test_a_refund_may_name_its_payment_alone(books: Books) -> None:
+    assert deliver(body_of(books, "alone")).status_code == 200
+    body = json.dumps({"type": "payment.refunded", "data": {"payment_id": "alone"}}).encode()
+    assert deliver(body, event_id="msg_2").status_code == 200
+    assert books.lots() == [(250_000_000, 0, 250_000_000)]
