@@ -1,5 +1,6 @@
 """The demo's tenants: people, keys, accounts, limits and 30 days of use. A second run keeps all of it and adds the missing days."""
 
+import contextlib
 import json
 import secrets
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from demo import cast, history, money
 from demo.cast import OPERATOR, Person, Tenant
 from quotas import engine, limits, rebuild, records
 from routing import accounts as pool_accounts
+from routing.errors import AccountWithdrawn
 from routing.models import PoolAccount
 
 LOGINS = "demo-logins.json"
@@ -191,7 +193,9 @@ def _accounts(
                 },
             )
             answer.raise_for_status()
-            pool_accounts.add_chatgpt(organization, answer.json(), label=one.label, accept_terms=True, by=owner, now=now)
+            # Who tried the link of an account's person finds it withdrawn still.
+            with contextlib.suppress(AccountWithdrawn):
+                pool_accounts.add_chatgpt(organization, answer.json(), label=one.label, accept_terms=True, by=owner, now=now)
     key = logins.upstream_keys.setdefault(tenant.slug, "sk-demo-" + secrets.token_urlsafe(24))
     pool_accounts.add_openai(organization, key, label=tenant.api_key_label, by=owner, now=now)
 

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 
 from accounts.backoffice import OperatorAdmin
 from accounts.models import Organization
-from routing.models import Pool, PoolAccount
+from routing.models import Pool, PoolAccount, SignInFlow
 
 
 def _users_of(pool: Pool) -> Iterable[int]:
@@ -54,3 +54,18 @@ class PoolAccountAdmin(OperatorAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[PoolAccount]:
         rows: QuerySet[PoolAccount] = super().get_queryset(request)
         return rows.defer("access_token", "refresh_token")
+
+
+@admin.register(SignInFlow)
+class SignInFlowAdmin(OperatorAdmin):
+    """Sign-ins that were begun and are not finished; what is secret of them is not read."""
+
+    list_display = ("label", "organization", "kind", "started_by", "started_at", "expires_at")
+    list_filter = ("kind", "organization")
+    list_select_related = ("organization", "started_by")
+    search_fields = ("label", "=uuid", "organization__slug", "started_by__email")
+    hidden = ("sealed",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[SignInFlow]:
+        rows: QuerySet[SignInFlow] = super().get_queryset(request)
+        return rows.defer("sealed")

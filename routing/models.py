@@ -164,3 +164,6 @@ class SignInFlow(models.Model):
 
     class Meta:
         ordering: ClassVar = ["id"]
+
+    def __str__(self) -> str:
+        return self.label or str(self.uuid)

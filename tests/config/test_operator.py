@@ -24,7 +24,7 @@ COMMANDS = {
     ),
     "config": ("usage",),
     "quotas": ("set_limit",),
-    "routing": ("add_account", "reset_cooldowns"),
+    "routing": ("add_account", "reset_cooldowns", "rotate_encryption_keys", "withdraw_account"),
 }
 
 
