@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts import keys, members
@@ -289,7 +290,10 @@ class TestPeople:
         member = Member.objects.get(organization=world.organization, user__email=email)
         assert (member.role, member.team, str(member)) == ("developer", world.quality, "New Person")
         assert found[2] not in get(world.lead)
+        assert "link not opened yet" in get(world.lead)
         assert made.signed_in(world.lead).get(f"/join/{found[2]}").status_code == 200
+        assert Client().post(f"/join/{found[2]}", {"name": "New", "password": factories.password()}).status_code == 302
+        assert "link not opened yet" not in get(world.lead)
 
     @pytest.mark.parametrize(("data", "status", "said"), [
         ({"role": "owner"}, 403, "Leads invite developers; other roles are an owner’s to give."),
