@@ -157,8 +157,8 @@ class Exchange:
         )
         name = caller.snapshot.billing.rates.upstream_name(inspection.model, resources.now())
         alias_of = name if name != inspection.model else ""
-        stand = turns.read(self._headers, inspection.fields)
-        call = Call(self._request_id, caller, inspection, rate, guess, session_key, self._began, alias_of, stand)
+        is_inside_turn = turns.is_inside(self._headers, inspection.fields)
+        call = Call(self._request_id, caller, inspection, rate, guess, session_key, self._began, alias_of, is_inside_turn)
         admitted = await admission.admit(
             resources.redis,
             caller.snapshot,
@@ -297,8 +297,8 @@ class Exchange:
             effort=call.inspection.reasoning_effort,
             session_key=call.session_key,
             member_id=call.caller.key.member_id,
-            is_inside_turn=call.stand.is_inside,
-            is_bound=call.stand.is_bound,
+            is_inside_turn=call.is_inside_turn,
+            is_bound=lambda: turns.is_bound(call.inspection.fields),
             recache=turns.recache(call.rate, call.estimate.input_tokens),
             exclude=excluded,
             now_ms=tab.hold.ack,

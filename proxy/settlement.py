@@ -24,7 +24,6 @@ from proxy.auth import Caller
 from proxy.dialects.responses import Inspection
 from proxy.estimate import Estimate
 from proxy.metering import Meter
-from proxy.turns import Stand
 from quotas.holds import Amount, Hold
 from routing.health import Kind
 from routing.selection import Lease
@@ -92,7 +91,8 @@ class Call:
     alias_of: str = ""
     """The model that the asked name stands for, if it is an alias: what accounts are chosen by and the upstream is asked for."""
 
-    stand: Stand = field(default_factory=Stand)
+    is_inside_turn: bool = False
+    """It goes on with a turn, after a tool's answer (`proxy.turns`)."""
 
     @property
     def upstream_model(self) -> str:

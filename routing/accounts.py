@@ -17,6 +17,9 @@ from routing.models import PoolAccount
 
 logger = logging.getLogger(__name__)
 
+API_KEY_TIER = 10
+"""`priority` of a new API key; sign-ins begin in tier 0, and a lead may change either."""
+
 
 def add_chatgpt(
     organization: Organization,
@@ -153,7 +156,10 @@ def add_openai(
         ).select_for_update(of=("self",)).first()  # fmt: skip
         is_new = account is None
         if account is None:
-            account = PoolAccount(pool=pools.default(organization), kind=PoolAccount.Kind.OPENAI, identity=identity)
+            # What costs money by the token takes what the subscriptions cannot.
+            account = PoolAccount(
+                pool=pools.default(organization), kind=PoolAccount.Kind.OPENAI, identity=identity, priority=API_KEY_TIER
+            )
         else:
             account.credential_version += 1
         account.label = label

@@ -21,6 +21,11 @@ OWNED, IN_TURN = -1, 0
 REASONS = {OWNED: "owner", IN_TURN: "turn", pace.MOST_ROOM: "most_room"}
 
 
+def unbound() -> bool:
+    """`is_bound` of a conversation that any account can go on with."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Live:
     """What Redis said of a pool before this request: states by account, the session's entry, the anchor's owner, the member's mean
@@ -62,7 +67,7 @@ def choose(
     tier: str | None = None,
     effort: str | None = None,
     is_inside_turn: bool = False,
-    is_bound: bool = False,
+    is_bound: Callable[[], bool] = unbound,
     recache: int = 0,
     exclude: frozenset[int] = frozenset(),
     now_ms: int,
@@ -99,7 +104,7 @@ def choose(
     asked = Turn(credits=turn / 1e6)
     if entry is not None:
         current = own.place.account_id if own is not None else entry.last if entry.last in ids else entry.home
-        is_warm = is_bound or entry.is_warm(current, now_ms)
+        is_warm = entry.is_warm(current, now_ms) or is_bound()
         asked = Turn(
             credits=turn / 1e6,
             recache=recache / 1e6 if entry.is_warm(current, now_ms) else 0.0,
@@ -137,7 +142,7 @@ def _own(
     *,
     turn: int,
     is_inside_turn: bool,
-    is_bound: bool,
+    is_bound: Callable[[], bool],
 ) -> _Own | None:
     """The session's own account if it stays there: inside a turn as long as the account answers at all; else, while it is warm, its
     home if that has room, or its stand-in if the home cannot serve or has none."""
@@ -163,7 +168,7 @@ def _own(
         if until:
             is_home_away = True
             continue
-        is_warm = is_bound or entry.is_warm(account.account_id, now_ms)
+        is_warm = entry.is_warm(account.account_id, now_ms) or is_bound()
         if is_warm and head >= pool.loyalty * turn / 1e6:
             return _Own(account, Place(account.account_id, pace.STAYS, None, head), is_stand_in=is_home_away)
     return None

@@ -19,7 +19,7 @@ from config.redis import Redis, ReplyError
 from config.snapshot import Snapshot
 from routing import choice, pace, sticky, turns
 from routing import live as live_state
-from routing.choice import Live, choose
+from routing.choice import Live, choose, unbound
 from routing.errors import AccountsAtCap, NoAccountAvailable
 from routing.live import States
 from routing.pace import Place
@@ -146,7 +146,7 @@ async def select(
     effort: str | None = None,
     member_id: int = 0,
     is_inside_turn: bool = False,
-    is_bound: bool = False,
+    is_bound: Callable[[], bool] = unbound,
     recache: int = 0,
     exclude: frozenset[int] = frozenset(),
     now_ms: int,
@@ -155,10 +155,10 @@ async def select(
     """Takes a slot on an account for the request. One round trip; one more, for a fresh look, if `exclude` names any.
 
     `is_inside_turn`: the request goes on with a turn, after a tool's answer; a turn stays where it is while that account answers.
-    `is_bound`: the conversation holds what only its account can read (encrypted reasoning), so it is not moved for a cold cache
-    alone. `recache`: micro-credits that reading the conversation costs more where it is not cached. `exclude`: the accounts that
-    failed this request already. `now_ms` is the server's clock, as the admission told it. An anchored request goes to the account
-    that owns the anchor and to no other.
+    `is_bound()`, asked where the cache is cold: does the conversation hold what only its account can read (encrypted reasoning)? It
+    is not moved for the cold cache alone then. `recache`: micro-credits that reading the conversation costs more where it is not
+    cached. `exclude`: the accounts that failed this request already. `now_ms` is the server's clock, as the admission told it. An
+    anchored request goes to the account that owns the anchor and to no other.
 
     Raises NoAccountAvailable, PoolExhausted, PoolBusy, AccountsAtCap, OwnerGone; RedisUnavailable, ReplyError.
     """

@@ -35,18 +35,17 @@ local function moved(text, now_minute, from, amount, to, more)
   return string.format('%d:%d;', total, first) .. table.concat(parts, ';')
 end
 
--- A session's entry (`sticky.Sticky`) as a table of numbers, missing ones 0.
+-- A session's entry (`sticky.Sticky`) as a table of numbers; all 0 where there is none, or it is in another form.
 local function entry_of(text)
-  local numbers = {}
-  for number in string.gmatch(text or '', '[^:]+') do
-    numbers[#numbers + 1] = tonumber(number) or 0
+  local home, stand_in, since, served, mean, spent, turn, held, lapses, holder =
+    string.match(text or '', '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)$')
+  if not home then
+    return { home = 0, stand_in = 0, since = 0, served = 0, mean = 0, spent = 0, turn = 0, held = 0, lapses = 0, holder = 0 }
   end
-  local e = {}
-  e.home, e.stand_in, e.since, e.served, e.mean, e.spent, e.turn, e.held, e.lapses, e.holder = unpack(numbers)
-  for _, name in ipairs({'home', 'stand_in', 'since', 'served', 'mean', 'spent', 'turn', 'held', 'lapses', 'holder'}) do
-    e[name] = e[name] or 0
-  end
-  return e
+  return {
+    home = tonumber(home), stand_in = tonumber(stand_in), since = tonumber(since), served = tonumber(served), mean = tonumber(mean),
+    spent = tonumber(spent), turn = tonumber(turn), held = tonumber(held), lapses = tonumber(lapses), holder = tonumber(holder),
+  }
 end
 
 -- `prefix`: home:stand_in:since.

@@ -56,7 +56,12 @@ local function held(account, prefix)
     redis.call('HSET', KEYS[1], old, moved(redis.call('HGET', KEYS[1], old), minute, e.lapses, e.held, 0, 0))
     e.held = 0
   end
-  redis.call('HSET', KEYS[1], name, moved(redis.call('HGET', KEYS[1], name), minute, e.lapses, e.held, lapses, amount), account .. ':l', ARGV[2])
+  if is_moved or amount ~= e.held or lapses ~= e.lapses then
+    local holds = moved(redis.call('HGET', KEYS[1], name), minute, e.lapses, e.held, lapses, amount)
+    redis.call('HSET', KEYS[1], name, holds, account .. ':l', ARGV[2])
+  else
+    redis.call('HSET', KEYS[1], account .. ':l', ARGV[2])
+  end
   e.served, e.held, e.lapses, e.holder = now, amount, lapses, tonumber(account)
   return entry_text(prefix, e)
 end

@@ -9,7 +9,6 @@ import pytest
 from billing.snapshots import RateSnapshot
 from proxy import turns
 from proxy.dialects import fields
-from proxy.turns import Stand
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "do it"}]}
 SAID = {
@@ -25,8 +24,12 @@ def answer(kind: str = "function_call_output", output: Any = "ok") -> dict[str, 
     return {"type": kind, "call_id": "c", "output": output}
 
 
-def read(headers: dict[str, str] | None = None, **body: Any) -> Stand:
-    return turns.read(headers or {}, fields.scan(json.dumps(body).encode()))
+def is_inside(headers: dict[str, str] | None = None, **body: Any) -> bool:
+    return turns.is_inside(headers or {}, fields.scan(json.dumps(body).encode()))
+
+
+def is_bound(**body: Any) -> bool:
+    return turns.is_bound(fields.scan(json.dumps(body).encode()))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,7 @@ def read(headers: dict[str, str] | None = None, **body: Any) -> Stand:
     ],
 )
 def test_a_tools_answer_at_the_end_goes_on_with_the_turn(items: list[dict[str, Any]]) -> None:
-    assert read(input=items).is_inside
+    assert is_inside(input=items)
 
 
 @pytest.mark.parametrize(
@@ -48,31 +51,42 @@ def test_a_tools_answer_at_the_end_goes_on_with_the_turn(items: list[dict[str, A
     ["a question", [USER], [USER, CALL, answer(), SAID, USER], [USER, SAID, USER], []],
 )
 def test_what_a_person_says_begins_a_turn(items: Any) -> None:
-    assert not read(input=items).is_inside
+    assert not is_inside(input=items)
+
+
+@pytest.mark.parametrize("size", [100, 9_000, 70_000, 300_000])
+def test_a_large_last_message_is_told_as_a_small_one(size: int) -> None:
+    assert is_inside(input=[USER, CALL, answer(output="x" * size)])
+    assert is_inside(input=[USER, *[CALL, answer(output="x" * 20_000)] * (size // 20_000 + 1)])
+    said = {"role": "user", "content": "x" * size}
+    assert not is_inside(input=[USER, CALL, answer(), said])
+    assert not is_inside(input="x" * size)
+    assert is_inside(messages=[said, {"role": "tool", "tool_call_id": "c", "content": "x" * size}])
 
 
 def test_no_input_at_all_begins_a_turn() -> None:
-    assert read(model="m") == Stand()
+    assert not is_inside(model="m")
+    assert not is_bound(model="m")
 
 
 def test_the_turn_state_that_codex_echoes_goes_on_with_its_turn() -> None:
-    assert read({"x-codex-turn-state": "opaque"}, input=[USER]).is_inside
+    assert is_inside({"x-codex-turn-state": "opaque"}, input=[USER])
 
 
 def test_chat_and_messages_are_read_as_well() -> None:
-    assert read(messages=[{"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "c", "content": "ok"}]).is_inside
-    assert not read(messages=[{"role": "tool", "content": "ok"}, {"role": "user", "content": "x"}]).is_inside
+    assert is_inside(messages=[{"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "c", "content": "ok"}])
+    assert not is_inside(messages=[{"role": "tool", "content": "ok"}, {"role": "user", "content": "x"}])
     tool_result = {"type": "tool_result", "tool_use_id": "t", "content": "ok"}
-    assert read(messages=[{"role": "user", "content": "x"}, {"role": "user", "content": [tool_result]}]).is_inside
-    assert not read(messages=[{"role": "user", "content": [tool_result]}, {"role": "user", "content": "thanks"}]).is_inside
+    assert is_inside(messages=[{"role": "user", "content": "x"}, {"role": "user", "content": [tool_result]}])
+    assert not is_inside(messages=[{"role": "user", "content": [tool_result]}, {"role": "user", "content": "thanks"}])
 
 
 def test_sealed_reasoning_binds_and_talk_of_it_does_not() -> None:
-    assert read(input=[USER, SEALED, SAID, USER]).is_bound
-    assert read(input=[{"type": "compaction", "encrypted_content": "x"}, USER]).is_bound
-    assert not read(input=[USER]).is_bound
-    assert not read(input='the field "encrypted_content"').is_bound
-    assert not read(input=[USER], include=["reasoning.encrypted_content"]).is_bound
+    assert is_bound(input=[USER, SEALED, SAID, USER])
+    assert is_bound(input=[{"type": "compaction", "encrypted_content": "x"}, USER])
+    assert not is_bound(input=[USER])
+    assert not is_bound(input='the field "encrypted_content"')
+    assert not is_bound(input=[USER], include=["reasoning.encrypted_content"])
 
 
 def test_reading_anew_costs_the_difference_of_the_rates() -> None:

@@ -151,7 +151,7 @@ def test_an_api_key_joins_and_is_told_apart_by_a_digest() -> None:
     organization = made.organization()
     key = api_key()
     account = accounts.add_openai(organization, f"{key}\n", label="Key", by=None, now=utc_now())
-    assert account.kind == "openai"
+    assert (account.kind, account.priority) == ("openai", 10)
     assert account.identity.startswith("key:")
     assert key not in account.identity
     assert sealing.unseal(account.access_token, account=account.uuid, field="access_token") == key

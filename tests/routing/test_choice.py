@@ -90,8 +90,8 @@ def test_a_cold_session_is_placed_afresh() -> None:
 def test_a_cold_session_that_holds_sealed_reasoning_is_not_moved_for_that_alone() -> None:
     pool = pool_of()
     entry = session(pool, served_ms=NOW - 1_800_000)
-    assert told(pool, choose(pool, [used(50.0), used(0.0)], entry, is_bound=True), entry) == (0, "sticky")
-    assert told(pool, choose(pool, [used(97.0), used(0.0)], entry, is_bound=True), entry) == (1, "pace")
+    assert told(pool, choose(pool, [used(50.0), used(0.0)], entry, is_bound=lambda: True), entry) == (0, "sticky")
+    assert told(pool, choose(pool, [used(97.0), used(0.0)], entry, is_bound=lambda: True), entry) == (1, "pace")
 
 
 def test_leaving_a_warm_cache_needs_room_for_reading_it_anew() -> None:
