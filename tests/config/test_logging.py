@@ -1,7 +1,11 @@
 """Log lines are JSON, with the context of the request and without what nobody put there."""
 
+import io
 import json
 import logging
+
+import pytest
+from django.test import Client
 
 from config import logging as weir_logging
 
@@ -27,3 +31,28 @@ def test_the_context_is_added_and_ends() -> None:
         inside = line()
     assert (inside["request_id"], inside["organization_id"]) == ("req_1", 7)
     assert "request_id" not in line()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/join/{}", "/accounts/password/reset/key/1-{}/", "/accounts/confirm-email/{}/"])
+def test_what_opens_a_door_by_standing_in_a_path_is_in_no_line(path: str) -> None:
+    """Django logs the path of what it refuses, here for the token of a form that lacks, and for what it does not find."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(weir_logging.JsonFormatter())
+    logger = logging.getLogger("django")
+    logger.addHandler(handler)
+    try:
+        link = path.format("mzskO0ty4UM_9U_S7GEUNw3oO4ddC8")
+        Client(enforce_csrf_checks=True, raise_request_exception=False).post(link, {"password": "short"})
+        Client(raise_request_exception=False).put(link)
+        Client(raise_request_exception=False).get(f"{link}?next={link}")
+        logging.getLogger("django.request").error(
+            "Internal Server Error: %s", link, extra={"request": f"<ASGIRequest: GET '{link}'>"}
+        )
+    finally:
+        logger.removeHandler(handler)
+    written = stream.getvalue()
+    assert path.partition("{")[0].rstrip("1-") in written
+    assert "mzskO0ty" not in written
+    assert all(json.loads(one)["message"] for one in written.splitlines())
