@@ -625,3 +625,60 @@ def test_a_body_that_never_came_whole_is_told_as_such(upstream: ScriptedUpstream
 def test_the_docstring_names_every_field_of_an_answer() -> None:
     assert demo.upstream.__doc__ is not None
     assert [name for name in Answer.__struct_fields__ if f"`{name}`" not in demo.upstream.__doc__] == []
+
+
+# ------------------------------------------------------------------------------------------------------------ issuer
+
+
+def authorize_url(**changes: str) -> str:
+    asked = {
+        "response_type": "code",
+        "client_id": "app_x",
+        "redirect_uri": "http://127.0.0.1:1455/auth/callback",
+        "scope": "openid",
+        # base64url(SHA-256("verifier")) as RFC 7636 makes it.
+        "code_challenge": "iMnq5o6zALKXGivsnlom_0F5_WYda32GHkxlV7mq7hQ",
+        "code_challenge_method": "S256",
+        "state": "s",
+    }
+    return f"/oauth/authorize?{httpx.QueryParams({**asked, **changes})}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"response_type": "token"}, {"code_challenge_method": "plain"}, {"redirect_uri": "http://127.0.0.1/x"}, {"state": ""}],
+)
+def test_an_authorize_page_that_is_asked_wrongly_gives_no_code(http: httpx.Client, changes: dict[str, str]) -> None:
+    assert http.get(authorize_url(**changes)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"code_verifier": "other"}, {"client_id": "app_y"}, {"redirect_uri": "http://localhost:1455/auth/callback"}]
+)
+def test_a_code_works_once_for_its_verifier_client_and_address(
+    upstream: ScriptedUpstream, http: httpx.Client, wrong: dict[str, str]
+) -> None:
+    upstream.person(email="ada@example.test")
+    back = httpx.URL(http.get(authorize_url()).headers["location"])
+    assert back.params["state"] == "s"
+    form = {
+        "grant_type": "authorization_code",
+        "client_id": "app_x",
+        "code": back.params["code"],
+        "redirect_uri": "http://127.0.0.1:1455/auth/callback",
+        "code_verifier": "verifier",
+        **wrong,
+    }
+    answer = http.post("/oauth/token", data=form)
+    assert answer.status_code == (400 if wrong else 200)
+    assert http.post("/oauth/token", data={**form, "code_verifier": "verifier"}).status_code == 400
+
+
+def test_a_lost_answer_is_work_done(upstream: ScriptedUpstream, http: httpx.Client) -> None:
+    auth = upstream.mint()
+    upstream.script({"lost": True}, path="/oauth/token")
+    with pytest.raises(httpx.TransportError):
+        refresh(http, auth["tokens"]["refresh_token"])
+    assert upstream.refreshes(auth["tokens"]["account_id"]) == 1
+    assert refresh(http, auth["tokens"]["refresh_token"]).json()["error"]["code"] == "refresh_token_reused"
+    assert [one.state for one in upstream.received(path="/oauth/token")] == ["cut", "done"]

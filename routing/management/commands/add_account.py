@@ -114,21 +114,25 @@ class Command(OperatorCommand):
         if flow_id == START:
             started = oauth.start(organization, **_of_flow(options))
             flow_id = str(started.flow_id)
-            self.stderr.write(f"Open this address in a browser and sign in:\n\n{started.url}\n")
-            self.stderr.write("The page that it ends at does not open. Paste its address here, all of it:")
+            self._say(f"Open this address in a browser and sign in:\n\n{started.url}\n")
+            self._say("The page that it ends at does not open. Paste its address here, all of it:")
         pasted = sys.stdin.readline()
         if not pasted.strip():
             # Begun here, to be finished by a later command, or on another machine.
             return {"sign_in": flow_id, "then": f"add_account {organization.slug} --sign-in {flow_id}, within 15 minutes"}
         return _printed(oauth.finish(organization, flow_id, pasted, by=None, now=utc_now()))
 
+    def _say(self, line: str) -> None:
+        """To the person at the terminal, beside what is printed; not in the colour of an error."""
+        self.stderr.write(line, lambda plain: plain)
+
     def _device(self, organization: Organization, options: Mapping[str, Any]) -> Mapping[str, Any]:
         flow_id = options["device"]
         if flow_id == START:
             started = device.start(organization, **_of_flow(options))
             flow_id = str(started.flow_id)
-            self.stderr.write(f"Open {started.verification_url} on any device and enter {started.user_code}")
-            self.stderr.write(f"Waiting. To wait again after an interruption: add_account {organization.slug} --device {flow_id}")
+            self._say(f"Open {started.verification_url} on any device and enter {started.user_code}")
+            self._say(f"Waiting. To wait again after an interruption: add_account {organization.slug} --device {flow_id}")
             time.sleep(started.interval_seconds)
         while True:
             found = device.poll(organization, flow_id, by=None, now=utc_now())
