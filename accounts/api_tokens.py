@@ -57,8 +57,8 @@ def issue(
     if expires_at is not None and expires_at <= now:
         raise ExpiryPassed("The token would have expired already.", expires_at=expires_at.isoformat())
     with transaction.atomic():
-        organization = Organization.objects.select_for_update().get(pk=member.organization_id)
-        member = Member.objects.select_for_update(of=("self",)).get(pk=member.pk)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
+        member = Member.objects.select_for_update(of=("self",), no_key=True).get(pk=member.pk)
         if member.removed_at is not None:
             raise MemberRemoved("The member has been removed.")
         issued = _insert(member, name=name, scopes=chosen, expires_at=expires_at)
@@ -82,8 +82,8 @@ def issue(
 def revoke(token: ApiToken, *, by: User | None, now: datetime) -> ApiToken:
     """Ends a token from the next request on; a second time changes nothing. Returns the row with the first `revoked_at`."""
     with transaction.atomic():
-        organization = Organization.objects.select_for_update().get(pk=token.organization_id)
-        token = ApiToken.objects.select_for_update().get(pk=token.pk)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=token.organization_id)
+        token = ApiToken.objects.select_for_update(no_key=True).get(pk=token.pk)
         if token.revoked_at is None:
             token.revoked_at = now
             token.save(update_fields=["revoked_at"])

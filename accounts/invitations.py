@@ -87,7 +87,9 @@ def invite(
 
 
 def _awaited(organization: Organization, email: str, role: str, team: Team | None) -> Member | None:
-    rows = Member.objects.for_organization(organization).current().select_for_update(of=("self",)).select_related("user")
+    rows = (
+        Member.objects.for_organization(organization).current().select_for_update(of=("self",), no_key=True).select_related("user")
+    )
     return rows.filter(user__email__iexact=email.strip(), role=role, team=team, is_awaited=True).first()
 
 
@@ -130,7 +132,7 @@ def accept(
     # The link tells which organization it is, or makes the first one.
     with scope.everything(), transaction.atomic():
         # The row lock makes the link single use.
-        rows = Invitation.objects.select_for_update(of=("self",)).select_related("organization")
+        rows = Invitation.objects.select_for_update(of=("self",), no_key=True).select_related("organization")
         invitation = rows.filter(digest=_digest(token)).first()
         offer = _offer(invitation, now)
         offer.invitation.accepted_at = now

@@ -108,8 +108,8 @@ def issue(
         raise ExpiryPassed("The key would have expired already.", expires_at=expires_at.isoformat())
     with transaction.atomic():
         # The organization first, as everywhere: two who lock in one order cannot block each other.
-        organization = Organization.objects.select_for_update().get(pk=member.organization_id)
-        member = Member.objects.select_for_update(of=("self",)).get(pk=member.pk)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
+        member = Member.objects.select_for_update(of=("self",), no_key=True).get(pk=member.pk)
         if member.removed_at is not None:
             raise MemberRemoved("The member has been removed.")
         if member.role == Member.Role.FINANCE:
@@ -152,8 +152,8 @@ def rotate(
     if not 0 <= grace <= MOST_GRACE_SECONDS:
         raise GraceInvalid(f"A rotated secret may work for 0 to {MOST_GRACE_SECONDS} seconds more, not {grace:g}.")
     with transaction.atomic():
-        organization = Organization.objects.select_for_update().get(pk=key.organization_id)
-        key = ApiKey.objects.select_for_update(of=("self",)).select_related("member").get(pk=key.pk)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=key.organization_id)
+        key = ApiKey.objects.select_for_update(of=("self",), no_key=True).select_related("member").get(pk=key.pk)
         if key.revoked_at is not None:
             raise KeyRevoked("The key is revoked: issue a new one.")
         if seen is not None and seen != rotation_of(key):
@@ -185,8 +185,8 @@ def revoke(key: ApiKey, *, by: User | None, now: datetime) -> ApiKey:
     Returns the row with the first `revoked_at`. Locks the organization.
     """
     with transaction.atomic():
-        organization = Organization.objects.select_for_update().get(pk=key.organization_id)
-        key = ApiKey.objects.select_for_update().get(pk=key.pk)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=key.organization_id)
+        key = ApiKey.objects.select_for_update(no_key=True).get(pk=key.pk)
         if key.revoked_at is None:
             _end(key, organization, by=by, now=now)
             snapshot.bump(organization.pk)
@@ -195,7 +195,7 @@ def revoke(key: ApiKey, *, by: User | None, now: datetime) -> ApiKey:
 
 def revoke_all(member: Member, *, by: User | None, now: datetime) -> int:
     """Ends every key of the member; returns how many. Inside the caller's transaction, who holds the organization and bumps."""
-    rows = list(ApiKey.objects.select_for_update().filter(member=member, revoked_at=None).order_by("pk"))
+    rows = list(ApiKey.objects.select_for_update(no_key=True).filter(member=member, revoked_at=None).order_by("pk"))
     for key in rows:
         _end(key, member.organization, by=by, now=now)
     return len(rows)

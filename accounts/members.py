@@ -56,7 +56,7 @@ def add(
     _check_team(organization, role, team)
     name = names.checked(name, what="A person's name", longest=120) if name else ""
     with transaction.atomic():
-        organization = Organization.objects.select_for_update().get(pk=organization.pk)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
         user = person(email)
         if password is not None:
             _give_password(user, password)
@@ -224,8 +224,8 @@ def _check_team(organization: Organization, role: str, team: Team | None) -> Non
 
 
 def _locked(member: Member) -> tuple[Organization, Member]:
-    organization = Organization.objects.select_for_update().get(pk=member.organization_id)
-    member = Member.objects.select_for_update(of=("self",)).select_related("team", "organization").get(pk=member.pk)
+    organization = Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
+    member = Member.objects.select_for_update(of=("self",), no_key=True).select_related("team", "organization").get(pk=member.pk)
     if member.removed_at is not None:
         raise MemberRemoved("The member has been removed.")
     return organization, member

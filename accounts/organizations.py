@@ -86,7 +86,7 @@ def _insert(name: str, zone: str) -> Organization:
 
 def _set_active(organization: Organization, *, is_active: bool, by: User | None) -> Organization:
     with transaction.atomic():
-        organization = Organization.objects.select_for_update().get(pk=organization.pk)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
         if organization.is_active != is_active:
             organization.is_active = is_active
             organization.save(update_fields=["is_active"])

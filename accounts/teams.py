@@ -12,7 +12,7 @@ def named(organization: Organization, name: str, *, by: User | None) -> Team:
     """The organization's team of this name (compared without case), made if there is none. Raises NameInvalid."""
     name = names.checked(name, what="A team's name", longest=80)
     with transaction.atomic():
-        Organization.objects.select_for_update().get(pk=organization.pk)
+        Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
         team = Team.objects.filter(organization=organization, name__iexact=name).first()
         if team is None:
             team = Team.objects.create(organization=organization, name=name)
@@ -35,7 +35,7 @@ def rename(team: Team, name: str, *, by: User | None) -> Team:
     """Raises NameInvalid, also when another team of the organization has the name."""
     name = names.checked(name, what="A team's name", longest=80)
     with transaction.atomic():
-        organization = Organization.objects.select_for_update().get(pk=team.organization_id)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=team.organization_id)
         if Team.objects.filter(organization=organization, name__iexact=name).exclude(pk=team.pk).exists():
             raise NameInvalid(f"Another team is called {name}.")
         team = Team.objects.get(pk=team.pk)

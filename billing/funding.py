@@ -166,7 +166,7 @@ def _locked(pairs: "set[tuple[Subscription, datetime]]") -> dict[tuple[int, date
             subscription_id__in={subscription.pk for subscription, _ in pairs}, starts_at__in={start for _, start in pairs}
         )
         .select_related("plan", "subscription__plan")
-        .select_for_update(of=("self",))
+        .select_for_update(of=("self",), no_key=True)
         # In the order of their ids, so that two writers cannot wait for each other.
         .order_by("pk")
     )

@@ -351,7 +351,7 @@ def _issue(
     """Takes the next number of the organization's series and writes what is printed. Rolled back, the number is free again."""
     name = organization.uuid.hex[:20]
     InvoiceSeries.objects.get_or_create(name=name)
-    series = InvoiceSeries.objects.select_for_update().get(name=name)
+    series = InvoiceSeries.objects.select_for_update(no_key=True).get(name=name)
     number = series.next_number
     InvoiceSeries.objects.filter(pk=series.pk).update(next_number=number + 1)
     periods = {line.period.pk: line.period for line in lines if line.period is not None}

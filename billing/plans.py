@@ -46,7 +46,7 @@ def set_plan(slug: str, fields: Mapping[str, Any], *, by: User | None) -> SetPla
     if unknown:
         raise PlanRefused(f"A plan has no {', '.join(unknown)}.")
     with transaction.atomic():
-        plan = Plan.objects.select_for_update().filter(slug=slug).first()
+        plan = Plan.objects.select_for_update(no_key=True).filter(slug=slug).first()
         is_new = plan is None
         if plan is None:
             plan = Plan(slug=slug, name=slug.replace("-", " ").capitalize(), reset_period=Plan.ResetPeriod.MONTHLY)

@@ -75,7 +75,7 @@ def complete(
             ],
             ignore_conflicts=True,
         )
-        purchase = Purchase.objects.select_for_update(of=("self",)).get(provider=provider, payment_id=payment_id)
+        purchase = Purchase.objects.select_for_update(of=("self",), no_key=True).get(provider=provider, payment_id=payment_id)
         if (purchase.organization_id, purchase.credits, purchase.amount, purchase.currency) != told:
             raise PaymentRefused(
                 "This payment is known with another organization, amount or currency.", payment_id=payment_id, provider=provider
@@ -120,7 +120,7 @@ def refund(
             raise PaymentRefused("No such payment is known.", payment_id=payment_id, provider=provider)
         ledger.lock_grants(found)
         purchase = (
-            Purchase.objects.select_for_update(of=("self",))
+            Purchase.objects.select_for_update(of=("self",), no_key=True)
             .select_related("organization", "lot")
             .get(provider=provider, payment_id=payment_id)
         )

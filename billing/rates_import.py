@@ -87,7 +87,7 @@ def apply(row: RateImport, *, seen: str, now: datetime, by: User | None = None) 
     """
     with scope.everything(), transaction.atomic():
         ratecards.lock()
-        row = RateImport.objects.select_for_update().get(pk=row.pk)
+        row = RateImport.objects.select_for_update(no_key=True).get(pk=row.pk)
         card = replace(cardfile.read(row.text.encode(), name=row.name), name=row.name)
         difference, changes = _difference(card, now)
         if row.applied_at is not None:

@@ -232,7 +232,7 @@ def _commit(organization_id: int, events: list[UsageEvent], dead: list[DeadLette
             DeadLetter.objects.bulk_create(dead, ignore_conflicts=True)
         if not Organization.objects.filter(pk=organization_id).exists():
             return
-        drained, _ = UsageDrain.objects.select_for_update().get_or_create(organization_id=organization_id)
+        drained, _ = UsageDrain.objects.select_for_update(no_key=True).get_or_create(organization_id=organization_id)
         if _order(last) > _order(drained.drained_id):
             drained.drained_id = last
             drained.save(update_fields=["drained_id", "drained_at"])

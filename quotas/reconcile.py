@@ -222,7 +222,7 @@ def _store(organization: Organization, differences: Sequence[Difference], cut: s
         )
     keys = {(one.kind, one.record, one.field) for one in differences}
     with transaction.atomic():
-        rows = Drift.objects.select_for_update().filter(organization=organization, repaired_at=None)
+        rows = Drift.objects.select_for_update(no_key=True).filter(organization=organization, repaired_at=None)
         open_rows = {(row.kind, row.record, row.field): row for row in rows.order_by("pk")}
         Drift.objects.filter(pk__in=[row.pk for key, row in open_rows.items() if key not in keys]).update(repaired_at=now)
         for one in differences:

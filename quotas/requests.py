@@ -191,7 +191,7 @@ def _demand(decider: Member, request: LimitRequest) -> None:
 
 
 def _locked(organization_id: int) -> Organization:
-    return Organization.objects.select_for_update().get(pk=organization_id)
+    return Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
 
 
 def _pending(request: LimitRequest) -> LimitRequest:
@@ -200,7 +200,7 @@ def _pending(request: LimitRequest) -> LimitRequest:
     rows = LimitRequest.objects.select_related(
         "organization", "member__user", "member__team", "limit__key__member", "limit__member"
     )
-    request = rows.select_for_update(of=("self",)).get(pk=request.pk)
+    request = rows.select_for_update(of=("self",), no_key=True).get(pk=request.pk)
     if request.status != LimitRequest.Status.PENDING:
         raise RequestDecided(f"The request is {request.get_status_display().lower()} already.")
     return request
