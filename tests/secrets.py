@@ -4,6 +4,7 @@ Factories register what they make; the last test of the run searches logs, answe
 """
 
 import base64
+import re
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -56,3 +57,38 @@ def spellings(secret: Secret) -> Iterator[bytes]:
         urlsafe = inner.replace(b"+", b"-").replace(b"/", b"_")
         if urlsafe != inner:
             yield urlsafe
+
+
+class Finder:
+    """Looks for all spellings of many secrets at once: the runs of characters that a secret may hold, each run once, each of its
+    positions in a table of beginnings. A spelling with other characters is searched for by itself.
+    """
+
+    WIDTH = 14
+    RUN = re.compile(rb"[A-Za-z0-9+/_.%=~-]{14,}")
+
+    def __init__(self, made: tuple[Secret, ...]) -> None:
+        self._beginnings: dict[bytes, list[tuple[bytes, str]]] = {}
+        self._odd: list[tuple[bytes, str]] = []
+        for secret in made:
+            for needle in spellings(secret):
+                if self.RUN.fullmatch(needle):
+                    self._beginnings.setdefault(needle[: self.WIDTH], []).append((needle, secret.kind))
+                else:
+                    self._odd.append((needle, secret.kind))
+        self._clean: set[bytes] = set()
+
+    def kinds_in(self, content: bytes) -> list[str]:
+        """The kinds of the secrets that stand in it."""
+        found = [kind for needle, kind in self._odd if needle in content]
+        for run in set(self.RUN.findall(content)) - self._clean:
+            hits = [
+                kind
+                for at in range(len(run) - self.WIDTH + 1)
+                for needle, kind in self._beginnings.get(run[at : at + self.WIDTH], ())
+                if run.startswith(needle, at)
+            ]
+            found += hits
+            if not hits:
+                self._clean.add(run)
+        return found

@@ -98,11 +98,8 @@ async def search(stack: Stack) -> list[str]:
     ]
     assert {where.split()[0] for where, _ in places} >= {"table", "redis", "log", "answer"}
     assert any(b"refresh_due_tokens" in content for where, content in places if where.startswith("redis")), "no Celery payload"
-    needles = [(secret.kind, spelling) for secret in made for spelling in secrets.spellings(secret)]
-    hits = []
-    for where, content in places:
-        hits += [f"{kind} in {where}" for kind, needle in needles if needle in content]
-    return hits
+    finder = secrets.Finder(made)
+    return [f"{kind} in {where}" for where, content in places for kind in finder.kinds_in(content)]
 
 
 def test_the_search_finds_a_planted_secret(tmp_path: Path) -> None:
@@ -111,6 +108,9 @@ def test_the_search_finds_a_planted_secret(tmp_path: Path) -> None:
     import urllib.parse
 
     secret = secrets.Secret("planted", "s3cret/with+odd=characters-0123456789")
+    spaced = secrets.Secret("spaced", "a pass phrase: with (other) characters")
+    finder = secrets.Finder((secret, spaced))
+    assert finder.kinds_in(b"before a pass phrase: with (other) characters after") == ["spaced"]
     for shift in range(3):
         for planted in (
             b"x" * shift + secret.value.encode(),
@@ -119,7 +119,9 @@ def test_the_search_finds_a_planted_secret(tmp_path: Path) -> None:
             urllib.parse.quote(secret.value, safe="").encode(),
         ):
             assert any(needle in planted for needle in secrets.spellings(secret)), planted
-    assert not any(needle in b"nothing of the kind" for needle in secrets.spellings(secret))
+            for around in (b"%b", b"x%b", b'{"a": "%b"}', b"/path/%b?q=1", b"%%22%b%%22"):
+                assert set(finder.kinds_in(around % planted)) == {"planted"}, planted
+    assert finder.kinds_in(b"nothing of the kind, but/a+long-run_of.characters=that%could~hold0one") == []
 
 
 def test_celery_is_given_ids_only() -> None:
