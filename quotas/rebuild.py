@@ -7,6 +7,7 @@ script answer RETRY; then it is added, in the same snapshot. Nobody gets free cr
 """
 
 import logging
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from django.conf import settings
 from django.db import connection
 from redis import Redis as SyncRedis
 
-from billing import ledger
+from billing import ledger, usage
 from config import patience, scope
 from config import snapshot as config_snapshot
 from config.redis import sync_client, translated
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 LOCK = 0x77656972
 """First key of the advisory lock; the second is the organization."""
 TRIES = 50
+DRAIN_SECONDS = 5.0
+"""How long a rebuild waits for the drain to say which funds paid."""
+UNDECIDED = "UNDECIDED"
 
 
 class RebuildFailed(Exception):
@@ -45,6 +49,7 @@ def rebuild(organization_id: int, *, expected_epoch: str = "", keep_holds: bool 
     in tests. Raises RebuildFailed, RedisUnavailable, and what the database raises.
     """
     redis = sync_client()
+    until = time.monotonic() + DRAIN_SECONDS
     with scope.organization(organization_id), patience.unlimited(), _builder(organization_id) as is_ours:
         if not is_ours:
             return False
@@ -52,7 +57,10 @@ def rebuild(organization_id: int, *, expected_epoch: str = "", keep_holds: bool 
             with translated():
                 if not expected_epoch and redis.hexists(engine.counters_key(organization_id), "$"):
                     return True
-            answer = _attempt(redis, organization_id, expected_epoch, keep_holds, now_ms)
+            is_patient = time.monotonic() < until
+            answer = _attempt(redis, organization_id, expected_epoch, keep_holds, now_ms, is_patient=is_patient)
+            if answer == UNDECIDED:
+                _drain_logged(redis, organization_id, until)
             if answer == "OK" and now_ms is None:
                 # What was granted between our reading and the rename was published to counters that were not there.
                 publishing.publish_grants(organization_id)
@@ -89,13 +97,29 @@ def server_ms(redis: "SyncRedis") -> int:
     return seconds * 1000 + micros // 1000 + offset
 
 
-def _attempt(redis: "SyncRedis", organization_id: int, expected_epoch: str, keep_holds: bool, now_ms: int | None) -> str:
-    """What the script answered."""
+def _drain_logged(redis: "SyncRedis", organization_id: int, until: float) -> None:
+    """Until no settlement in the stream is one that was only logged, by this process or by one that drains."""
+    # Not at the top: what drains also sweeps, and that rebuilds.
+    from quotas import drain
+
+    while time.monotonic() < until:
+        if not any(event.outcome == usage.LOGGED for event in unread.read(redis, organization_id).events):
+            return
+        if not drain.drain(redis, organization_id):
+            time.sleep(0.02)
+
+
+def _attempt(
+    redis: "SyncRedis", organization_id: int, expected_epoch: str, keep_holds: bool, now_ms: int | None, *, is_patient: bool
+) -> str:
+    """What the script answered; UNDECIDED, if `is_patient`, where the drain has to be waited for."""
     seen = unread.read(redis, organization_id)
     with translated():
         clock = now_ms if now_ms is not None else server_ms(redis)
     with tally.one_snapshot():
         book = _Book.of_log(organization_id, clock, seen.events)
+        if is_patient and book.is_undecided(seen.events):
+            return UNDECIDED
         staging.clear(redis, organization_id)
         cells: Iterable[Cell] = book.expected.cells
         for _ in range(TRIES):
@@ -117,6 +141,8 @@ def _attempt(redis: "SyncRedis", organization_id: int, expected_epoch: str, keep
                 # What was drained and trimmed since is in the log, but not as of this snapshot; or a bucket has ended.
                 break
             cells, seen = book.add(more.events), more
+            if is_patient and book.is_undecided(more.events):
+                return UNDECIDED
     return cast(str, answer)
 
 
@@ -161,6 +187,16 @@ class _Book:
         if fits:
             self.expected.rings = moved
         return fits
+
+    def is_undecided(self, events: list[Event]) -> bool:
+        """Did one of these, which was only logged, cost more than its plan pays? Then the drain decides which other funds do;
+        counters that took all for paid by the plan would let a cap be passed by as much."""
+        quotas: dict[tuple[str, int], int] = {}
+        for subscription in self.snapshot.billing.subscriptions:
+            for start in views.two_periods(subscription, self.expected.rings.newest):
+                quotas[(views.source_of(subscription), start)] = views.terms_of(subscription, start).quota
+        sources = {(event.source, event.fund_start) for event in events if event.outcome == usage.LOGGED}
+        return any(self.expected.funding.get(source, (0,))[0] > quotas.get(source, 0) for source in sources)
 
     def add(self, events: list[Event]) -> set[Cell]:
         """Events that may be in the log already; the cells that they moved."""
