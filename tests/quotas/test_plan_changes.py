@@ -1,7 +1,9 @@
 """A change of plan, seat, cap or suspension holds on the very next request, on every process."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from billing.models import Subscription, SubscriptionPeriod
 from config.clock import utc_now
 from config.redis import Redis, client
 from config.snapshot import SnapshotCache
-from quotas import admission, errors
+from quotas import admission, errors, rebuild, reconcile
 from quotas.admission import Admission
 from quotas.errors import Stale
 from tests import factories
@@ -270,3 +272,34 @@ async def test_an_overdrawn_key_that_goes_adds_no_money(redis: Redis) -> None:
     assert after.plan.remaining == before.plan.remaining == 92 * CREDIT
     await in_thread(row.refresh_from_db)
     assert (row.quota, row.used_from_quota, await in_thread(allowance, row)) == (100 * CREDIT, 8 * CREDIT, 100 * CREDIT)
+
+
+async def test_a_period_that_a_change_begins_in_a_second_with_traffic_is_counted_apart(redis: Redis) -> None:
+    """What was admitted earlier in that second drew on the period before: no drift, and a rebuild counts it so, too."""
+    week = await in_thread(partial(plan, 10, reset="weekly"))
+    tenant = await in_thread(make)
+    process = Process(redis, tenant)
+    await process.spend(0.5)
+    for _ in range(10):
+        # The spending before and after the change has to fall into one second.
+        await asyncio.sleep(1 - utc_now().microsecond / 1e6 + 0.02)
+        began = int(utc_now().timestamp())
+        await process.spend(1)
+        subscription = await in_thread(own, tenant)
+        to = week if subscription.plan_id != week.pk else await in_thread(plan, 10)
+        change = await in_thread(partial(changes.change_plan, subscription, to, by=None, now=utc_now()))
+        await process.spend(0.25)
+        await in_thread(tenant.drain)
+        if (
+            [int(row.admitted_at.timestamp()) for row in await in_thread(tenant.log)][-2]
+            == began
+            == change.effective_at.timestamp()
+        ):
+            break
+    else:
+        raise AssertionError("the machine is too slow for a second")
+    assert (await in_thread(reconcile.reconcile, tenant.organization.pk)).differences == ()
+    epoch = str(tenant.probe.meta()[0])
+    assert await in_thread(partial(rebuild.rebuild, tenant.organization.pk, expected_epoch=epoch, keep_holds=True))
+    assert (await in_thread(reconcile.reconcile, tenant.organization.pk)).differences == ()
+    assert tenant.probe.record().used[0][0] == CREDIT // 4
