@@ -62,10 +62,10 @@ def add_sign_in(
     check_plan(plan)
     plan_type = (plan or sign_in.plan_type or "").strip().lower()
     with transaction.atomic():
-        organization = Organization.objects.select_for_update().get(pk=organization.pk)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
         account = PoolAccount.objects.for_organization(organization).filter(
             kind=PoolAccount.Kind.CHATGPT, identity=sign_in.identity
-        ).select_for_update(of=("self",)).first()  # fmt: skip
+        ).select_for_update(of=("self",), no_key=True).first()  # fmt: skip
         is_new = account is None
         if account is None:
             account = PoolAccount(
@@ -150,10 +150,10 @@ def add_openai(
     # Keys are random: a digest tells two apart and gives nothing away.
     identity = "key:" + hashlib.sha256(api_key.encode()).hexdigest()[:32]
     with transaction.atomic():
-        organization = Organization.objects.select_for_update().get(pk=organization.pk)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
         account = PoolAccount.objects.for_organization(organization).filter(
             kind=PoolAccount.Kind.OPENAI, identity=identity
-        ).select_for_update(of=("self",)).first()  # fmt: skip
+        ).select_for_update(of=("self",), no_key=True).first()  # fmt: skip
         is_new = account is None
         if account is None:
             # What costs money by the token takes what the subscriptions cannot.

@@ -83,7 +83,7 @@ def set_pool(
         raise PoolRefused("A team of another organization cannot use this pool.")
     with transaction.atomic():
         changed(None if organization is None else organization.pk)
-        pool = Pool.objects.select_for_update().filter(organization=organization, name__iexact=name).first()
+        pool = Pool.objects.select_for_update(no_key=True).filter(organization=organization, name__iexact=name).first()
         is_new = pool is None
         if pool is None:
             pool = Pool.objects.create(organization=organization, name=name, plans=list(plans or ()))
@@ -112,7 +112,7 @@ def set_strategy(pool: Pool, fields: Mapping[str, Any], *, by: User | None) -> P
         raise PoolRefused("A Plus carries at least one credit.")
     with transaction.atomic():
         changed(pool.organization_id)
-        pool = Pool.objects.select_for_update().get(pk=pool.pk)
+        pool = Pool.objects.select_for_update(no_key=True).get(pk=pool.pk)
         before = {name: getattr(pool, name) for name in fields}
         for name, value in fields.items():
             setattr(pool, name, value)
@@ -125,7 +125,8 @@ def move_account(account: PoolAccount, pool: Pool, *, by: User | None) -> PoolAc
     """Puts the account into another pool of its organization, or into or out of a shared one. What is known of its windows stays
     behind: the new pool learns it from the next answer. Raises PoolRefused."""
     with transaction.atomic():
-        account = PoolAccount.objects.without_secrets().select_related("pool").select_for_update(of=("self",)).get(pk=account.pk)
+        rows = PoolAccount.objects.without_secrets().select_related("pool")
+        account = rows.select_for_update(of=("self",), no_key=True).get(pk=account.pk)
         before = account.pool
         if None not in (before.organization_id, pool.organization_id) and before.organization_id != pool.organization_id:
             raise PoolRefused("The account belongs to another organization.")

@@ -23,7 +23,7 @@ this. Your acceptance is recorded with your name and the time.\
 def demand(organization: Organization, *, accepted: bool, by: User | None, now: datetime) -> None:
     """Passes where the terms were accepted before, or are now, which is recorded. Raises TermsNotAccepted, with the text."""
     with transaction.atomic():
-        row = Organization.objects.select_for_update().get(pk=organization.pk)
+        row = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
         if row.sign_in_terms_accepted_at is not None:
             return
         if not accepted:

@@ -74,7 +74,8 @@ def withdraw(organization: Organization, account: str, *, by: User | None) -> Po
     """Takes a sign-in account (its id, or its label if no other has it) out of the organization's pool. Raises AccountError."""
     with transaction.atomic():
         rows = PoolAccount.objects.for_organization(organization).filter(kind=PoolAccount.Kind.CHATGPT)
-        found = [row for row in rows.select_related("pool__organization").select_for_update(of=("self",)) if account in _names(row)]
+        rows = rows.select_related("pool__organization").select_for_update(of=("self",), no_key=True)
+        found = [row for row in rows if account in _names(row)]
         if len(found) != 1:
             what = "No sign-in account" if not found else "More than one sign-in account"
             raise AccountError(f"{what} of {organization.slug} is called {account!r}.")
@@ -113,7 +114,7 @@ def _names(row: PoolAccount) -> tuple[str, str]:
 
 def _of_link(token: str, *, lock: bool = False) -> PoolAccount:
     rows = PoolAccount.objects.select_related("pool__organization").filter(withdrawal_digest=_digest(token))
-    row = (rows.select_for_update(of=("self",)) if lock else rows).first()
+    row = (rows.select_for_update(of=("self",), no_key=True) if lock else rows).first()
     if row is None:
         raise LinkInvalid
     return row
