@@ -171,7 +171,7 @@ def _event(
                 credits=credits,
             ),
         ),
-        trace=({"account_id": turn.carrier.account_id, "reason": "capacity_weighted", "candidates": candidates, "status": 200},),
+        trace=({"account_id": turn.carrier.account_id, "reason": "pace", "candidates": candidates, "status": 200},),
         raw_usage=None if is_estimated else _raw(usage),
     )
     return UsageEvent(

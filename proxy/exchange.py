@@ -300,6 +300,7 @@ class Exchange:
             is_inside_turn=call.is_inside_turn,
             is_bound=lambda: turns.is_bound(call.inspection.fields),
             recache=turns.recache(call.rate, call.estimate.input_tokens),
+            most=None if turns.has_tools(call.inspection.fields) else call.estimate.credits,
             exclude=excluded,
             now_ms=tab.hold.ack,
             rng=random.random,

@@ -45,6 +45,11 @@ def is_bound(found: Fields) -> bool:
     return span is not None and found.body.find(_SEALED, span.start, span.end) >= 0
 
 
+def has_tools(found: Fields) -> bool:
+    """Does the request offer tools, so that its turn may go on after the answer?"""
+    return (found.raw("tools") or found.raw("functions") or b"null") not in (b"null", b"[]") or found.raw("prompt") is not None
+
+
 def _said(found: Fields) -> Span | None:
     return found.spans.get("input") or found.spans.get("messages")
 

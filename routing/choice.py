@@ -69,16 +69,19 @@ def choose(
     is_inside_turn: bool = False,
     is_bound: Callable[[], bool] = unbound,
     recache: int = 0,
+    most: int | None = None,
     exclude: frozenset[int] = frozenset(),
     now_ms: int,
     rng: Callable[[], float],
 ) -> Choice:
-    """The choice for one request; takes nothing. For `is_inside_turn`, `is_bound`, `recache`, `exclude`: see `selection.select`.
+    """The choice for one request; takes nothing. For what it asks of the request see `selection.select`.
 
     Raises NoAccountAvailable, PoolExhausted, PoolBusy, OwnerGone.
     """
     entry = live.sticky
     turn = turns.predicted(entry, live.member_mean, is_inside=is_inside_turn)
+    if most is not None:
+        turn = min(turn, most)
     hold = round(pool.safety * turn)
     if live.owner is not None:
         place = _owned(pool, live, live.owner, model, effort, tier, exclude, now_ms, is_inside_turn=is_inside_turn)

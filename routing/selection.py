@@ -53,6 +53,7 @@ class Lease:
     leased_ms: int
     leased_monotonic: float
     session_key: str | None = None
+    member_id: int = 0
     turn: int = 0
     best: tuple[Place, ...] = ()
 
@@ -148,6 +149,7 @@ async def select(
     is_inside_turn: bool = False,
     is_bound: Callable[[], bool] = unbound,
     recache: int = 0,
+    most: int | None = None,
     exclude: frozenset[int] = frozenset(),
     now_ms: int,
     rng: Callable[[], float],
@@ -157,8 +159,9 @@ async def select(
     `is_inside_turn`: the request goes on with a turn, after a tool's answer; a turn stays where it is while that account answers.
     `is_bound()`, asked where the cache is cold: does the conversation hold what only its account can read (encrypted reasoning)? It
     is not moved for the cold cache alone then. `recache`: micro-credits that reading the conversation costs more where it is not
-    cached. `exclude`: the accounts that failed this request already. `now_ms` is the server's clock, as the admission told it. An
-    anchored request goes to the account that owns the anchor and to no other.
+    cached. `most`: what the turn can cost at most, micro-credits, where the request offers no tools and so is the whole turn.
+    `exclude`: the accounts that failed this request already. `now_ms` is the server's clock, as the admission told it. An anchored
+    request goes to the account that owns the anchor and to no other.
 
     Raises NoAccountAvailable, PoolExhausted, PoolBusy, AccountsAtCap, OwnerGone; RedisUnavailable, ReplyError.
     """
@@ -174,6 +177,7 @@ async def select(
         is_inside_turn=is_inside_turn,
         is_bound=is_bound,
         recache=recache,
+        most=most,
         exclude=exclude,
         now_ms=now_ms,
         rng=rng,
@@ -207,7 +211,7 @@ async def select(
             withdrawal = redis.call("ZREM", live_state.slots_key(pool, place.account_id), request_id)
             withdrawal.add_done_callback(_heard)
         if session_key:
-            ended = redis.call(*_book.command(keys[:2], _booking(0, 0, now_ms, session_key, "end")))
+            ended = redis.call(*_book.command(keys[:3], _booking(0, 0, now_ms, session_key, "end", member_id)))
             ended.add_done_callback(_heard)
         raise
     if not position:
@@ -223,6 +227,7 @@ async def select(
         leased_ms=now_ms,
         leased_monotonic=time.monotonic(),
         session_key=session_key,
+        member_id=member_id,
         turn=chosen.turn,
         best=tuple(chosen.places[:MOST_TOLD]),
     )
@@ -245,13 +250,15 @@ async def book(redis: Redis, lease: Lease, *, credits: int, then: Literal["go", 
     held, the account is exhausted. Raises RedisUnavailable, ReplyError: estimates are then a little low.
     """
     pool = lease.pool
-    keys = [live_state.live_key(pool), live_state.session_key(pool, lease.session_key or "-")]
-    await _book(redis, keys, _booking(lease.account.account_id, credits, lease.server_now_ms(), lease.session_key, then))
+    keys = [live_state.live_key(pool), live_state.session_key(pool, lease.session_key or "-"), live_state.turns_key(pool)]
+    now_ms = lease.server_now_ms()
+    await _book(redis, keys, _booking(lease.account.account_id, credits, now_ms, lease.session_key, then, lease.member_id))
 
 
-def _booking(account_id: int, credits: int, now_ms: int, session_key: str | None, then: str) -> list[str | int]:
+def _booking(account_id: int, credits: int, now_ms: int, session_key: str | None, then: str, member_id: int) -> list[str | int]:
     entry_seconds = sticky.ENTRY_SECONDS if session_key else 0
-    return [account_id, credits, now_ms, entry_seconds, then, _lapses(now_ms), round(pace.WARM * 1000)]
+    warm = round(pace.WARM * 1000)
+    return [account_id, credits, now_ms, entry_seconds, then, _lapses(now_ms), warm, member_id, turns.START]
 
 
 def lease_ms() -> int:

@@ -1,6 +1,6 @@
 """How large a turn will be: what the session's and the member's turns cost before. Pure; micro-credits.
 
-A turn is one question of a person with all the requests that answer it. `lua/lease.lua` does the same sums as `folded`.
+A turn is one question of a person with all the requests that answer it. `lua/holds.lua` does the same sums as `folded`.
 """
 
 from routing.sticky import Sticky
@@ -32,7 +32,7 @@ def predicted(entry: Sticky | None, member_mean: int | None, *, is_inside: bool)
         return max(round(LEAST_LEFT * entry.turn), entry.turn - entry.spent)
     of_session = entry.mean
     if entry.spent:
-        # Its last turn is over, which nobody has told it yet.
+        # Its last turn was given up, and nobody has told it yet that it is over.
         of_session = folded(of_session, entry.spent, SESSION_WEIGHT) if of_session else entry.spent
         mean = folded(mean, entry.spent, MEMBER_WEIGHT)
     return max(of_session, round(LEAST_OF_MEMBER * mean)) if of_session else mean

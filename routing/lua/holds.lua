@@ -48,6 +48,17 @@ local function entry_of(text)
   }
 end
 
+-- The turn is over: what it cost goes into the session's mean (0.4) and the member's (0.03; `start` before there is any).
+local function fold(e, turns, member, start)
+  if e.spent <= 0 then
+    return
+  end
+  e.mean = e.mean == 0 and e.spent or math.floor(0.6 * e.mean + 0.4 * e.spent + 0.5)
+  local mean = tonumber(redis.call('HGET', turns, member) or start)
+  redis.call('HSET', turns, member, string.format('%d', math.floor(0.97 * mean + 0.03 * e.spent + 0.5)))
+  e.spent = 0
+end
+
 -- `prefix`: home:stand_in:since.
 local function entry_text(prefix, e)
   return prefix .. string.format(':%d:%d:%d:%d:%d:%d:%d', e.served, e.mean, e.spent, e.turn, e.held, e.lapses, e.holder)

@@ -27,17 +27,6 @@ if text and ARGV[5] == '1' then
   end
 end
 
--- The session's last turn is over: what it cost goes into the session's mean (0.4) and the member's (0.03).
-local function fold(e)
-  if e.spent <= 0 then
-    return
-  end
-  e.mean = e.mean == 0 and e.spent or math.floor(0.6 * e.mean + 0.4 * e.spent + 0.5)
-  local mean = tonumber(redis.call('HGET', KEYS[3], ARGV[10]) or ARGV[11])
-  redis.call('HSET', KEYS[3], ARGV[10], string.format('%d', math.floor(0.97 * mean + 0.03 * e.spent + 0.5)))
-  e.spent = 0
-end
-
 -- What the request takes is held on `account`; where the session held before, it lets go. Returns the entry's new text.
 local function held(account, prefix)
   local e = entry_of(text)
@@ -45,7 +34,8 @@ local function held(account, prefix)
   local is_moved = e.holder ~= tonumber(account)
   local amount = e.held
   if ARGV[6] == '1' then
-    fold(e)
+    -- A turn that was given up has told nobody that it is over.
+    fold(e, KEYS[3], ARGV[10], ARGV[11])
     e.turn, amount = tonumber(ARGV[7]), tonumber(ARGV[8])
   elseif is_moved or e.turn == 0 then
     e.turn, amount = e.turn == 0 and tonumber(ARGV[7]) or e.turn, tonumber(ARGV[8])

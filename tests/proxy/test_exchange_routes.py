@@ -17,6 +17,7 @@ SAMPLES = Path(__file__).parent / "samples"
 MakeTenant = Callable[..., Any]
 M = 1_000_000
 
+TOOLS = [{"type": "function", "name": "shell", "parameters": {"type": "object"}}]
 QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "run it"}]}
 ANSWER = {"type": "function_call_output", "call_id": "call_1", "output": "done"}
 
@@ -52,7 +53,7 @@ async def test_the_log_shows_candidates_scores_and_reason(gateway: Gateway, tena
     others = [(await in_thread(factories.openai_account, one.organization))[0] for _ in range(6)]
     assert one.account is not None
     for _ in range(2):
-        assert (await gateway.post(one, prompt_cache_key="thread")).status_code == 200
+        assert (await gateway.post(one, prompt_cache_key="thread", tools=TOOLS)).status_code == 200
     first, second = await logged(one, 2)
     [step] = first.trace
     ids = [one.account.pk, *(other.pk for other in others)]
@@ -68,13 +69,13 @@ async def test_an_answer_that_ends_the_turn_leaves_a_thinking_sessions_share_hel
     gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
 ) -> None:
     one: Tenant = await tenant(account="chatgpt")
-    assert (await gateway.post(one, prompt_cache_key="thread")).status_code == 200
+    assert (await gateway.post(one, prompt_cache_key="thread", tools=TOOLS)).status_code == 200
     [row] = await logged(one)
     assert row.credits > 0
     assert await held(one) == 6 * M
     assert int(await field(one, "m")) == row.credits
     found = await entry(one, "thread")
-    assert (found.spent, found.turn, found.mean) == (row.credits, 12 * M, 0)
+    assert (found.spent, found.turn, found.mean) == (0, 12 * M, row.credits)
 
 
 async def test_a_tool_call_keeps_the_turn_and_its_hold_and_the_answer_after_it_ends_both(
@@ -83,22 +84,35 @@ async def test_a_tool_call_keeps_the_turn_and_its_hold_and_the_answer_after_it_e
     one: Tenant = await tenant(account="chatgpt")
     call = (SAMPLES / "responses_tool_call.sse").read_text()
     upstream.script({"raw": call}, token=one.upstream_token)
-    assert (await gateway.post(one, prompt_cache_key="thread", input=[QUESTION])).status_code == 200
+    assert (await gateway.post(one, prompt_cache_key="thread", input=[QUESTION], tools=TOOLS)).status_code == 200
     [row] = await logged(one)
     assert await held(one) == 48 * M - row.credits
-    assert (await gateway.post(one, prompt_cache_key="thread", input=[QUESTION, ANSWER])).status_code == 200
+    assert (await gateway.post(one, prompt_cache_key="thread", input=[QUESTION, ANSWER], tools=TOOLS)).status_code == 200
     rows = await logged(one, 2)
     assert rows[1].trace[0]["reason"] == "turn"
     assert await held(one) == 6 * M
+    # Both requests were one turn of the session, and of the member.
     spent = rows[0].credits + rows[1].credits
-    assert (await entry(one, "thread")).spent == spent
-    # The next question: the first turn is folded into the session's mean and the member's.
-    assert (await gateway.post(one, prompt_cache_key="thread", input=[QUESTION, ANSWER, QUESTION])).status_code == 200
-    third = (await logged(one, 3))[2]
-    assert (third.trace[0]["reason"], (await entry(one, "thread")).mean) == ("sticky", spent)
+    found = await entry(one, "thread")
+    assert (found.spent, found.mean) == (0, spent)
     assert one.account is not None
     mean = await in_thread(sync_client().hget, key_of(one.account, one.organization.pk, "turns"), str(one.member.pk))
     assert int(mean) == int(0.97 * 12 * M + 0.03 * spent + 0.5)
+    assert (await gateway.post(one, prompt_cache_key="thread", input=[QUESTION, ANSWER, QUESTION], tools=TOOLS)).status_code == 200
+    assert (await logged(one, 3))[2].trace[0]["reason"] == "sticky"
+
+
+async def test_a_request_without_tools_is_its_whole_turn_and_holds_no_more_than_that(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
+) -> None:
+    """The turn is the request's own estimate, of which half is held after it."""
+    one: Tenant = await tenant(account="chatgpt")
+    assert (await gateway.post(one, prompt_cache_key="thread")).status_code == 200
+    [row] = await logged(one)
+    assert row.held is not None
+    assert row.held < 12 * M
+    assert await held(one) == row.held // 2
+    assert row.trace[0]["turn"] == round(row.held / M, 2)
 
 
 async def test_a_request_that_is_refused_upstream_ends_its_turn(
@@ -106,7 +120,7 @@ async def test_a_request_that_is_refused_upstream_ends_its_turn(
 ) -> None:
     one: Tenant = await tenant(account="chatgpt")
     upstream.script({"status": 400, "body": {"error": {"code": "invalid_prompt"}}}, token=one.upstream_token)
-    assert (await gateway.post(one, prompt_cache_key="thread")).status_code == 400
+    assert (await gateway.post(one, prompt_cache_key="thread", tools=TOOLS)).status_code == 400
     await logged(one)
     assert await held(one) == 6 * M
     assert await field(one, "m") == b""
@@ -121,7 +135,7 @@ async def test_an_account_without_room_for_the_turn_refuses_with_its_reset(
     seconds, _ = await in_thread(sync_client().time)
     window = f"300=96:{seconds + 600}:{seconds * 1000}:0:0:0"
     await in_thread(sync_client().hset, key_of(one.account, one.organization.pk, "live"), f"{one.account.pk}:w", window)
-    got = await gateway.post(one)
+    got = await gateway.post(one, tools=TOOLS)
     error = got.json()["error"]
     assert (got.status_code, error["type"], error["code"], error["resets_at"]) == (
         429,
@@ -148,9 +162,9 @@ async def test_a_strategy_and_a_pool_hold_on_the_very_next_request(
         pools.set_strategy(own, {"strategy": "round_robin"}, by=None)
         return account.pk
 
-    assert (await gateway.post(one)).status_code == 200
+    assert (await gateway.post(one, tools=TOOLS)).status_code == 200
     moved = await in_thread(change)
-    assert (await gateway.post(one)).status_code == 200
+    assert (await gateway.post(one, tools=TOOLS)).status_code == 200
     first, second = await logged(one, 2)
     assert (first.account_id, first.trace[0]["reason"]) == (one.account.pk, "pace")
     assert (second.account_id, second.trace[0]["reason"]) == (moved, "round_robin")

@@ -95,3 +95,18 @@ def test_reading_anew_costs_the_difference_of_the_rates() -> None:
     assert turns.recache(rate, 100_000) == 11_250_000
     dearer = RateSnapshot(1, "m", datetime(2026, 1, 1, tzinfo=UTC), None, 10, 20, None, 30)
     assert turns.recache(dearer, 100_000_000) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, False),
+        ({"tools": []}, False),
+        ({"tools": None}, False),
+        ({"tools": [{"type": "web_search"}]}, True),
+        ({"functions": [{"name": "f"}]}, True),
+        ({"prompt": {"id": "pmpt_1"}}, True),
+    ],
+)
+def test_only_what_offers_tools_may_go_on_after_its_answer(body: dict[str, Any], expected: bool) -> None:
+    assert turns.has_tools(fields.scan(json.dumps({"model": "m", **body}).encode())) is expected

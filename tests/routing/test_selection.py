@@ -473,7 +473,7 @@ async def test_a_turn_holds_room_until_it_is_settled_and_a_share_while_its_perso
     assert await held(redis, pool, now + 1_799_000) == [6 * M]
     assert await held(redis, pool, now + 1_861_000) == [0]
     entry = await entry_of(redis, pool)
-    assert (entry.spent, entry.turn, entry.mean) == (56 * M, 12 * M, 0)
+    assert (entry.spent, entry.turn, entry.mean) == (0, 12 * M, 56 * M)
 
 
 async def test_the_next_turn_is_predicted_from_those_before(redis: Redis) -> None:
@@ -491,6 +491,41 @@ async def test_the_next_turn_is_predicted_from_those_before(redis: Redis) -> Non
     other = await take(redis, pool, "f" * 32, member_id=5)
     assert other.turn == 13_100_400
     assert (await take(redis, pool, "e" * 32, member_id=6)).turn == 12 * M
+
+
+async def test_a_turn_that_was_given_up_is_folded_when_the_next_begins(redis: Redis) -> None:
+    pool = made.pool(made.account(weight=50_000), strategy="pace")
+    lease = await take(redis, pool, SESSION, member_id=5)
+    await selection.book(redis, lease, credits=30 * M, then="go")
+    entry = await entry_of(redis, pool)
+    assert (entry.spent, entry.mean) == (30 * M, 0)
+    assert (await take(redis, pool, SESSION, member_id=5)).turn == 30 * M
+    entry = await entry_of(redis, pool)
+    assert (entry.spent, entry.mean) == (0, 30 * M)
+    assert await redis.call("HGET", live.turns_key(pool), 5) == b"12540000"
+
+
+async def test_many_small_sessions_of_one_turn_do_not_hold_an_account_full(redis: Redis) -> None:
+    """A script with 200 conversations of a hundredth of a credit: the member's mean follows, and nobody is refused."""
+    pool = made.pool(made.account(), strategy="pace")
+    now = clock()
+    window = f"300=5:{now // 1000 + 9_000}:{now}:0:0:0;10080=5:{now // 1000 + 90_000}:{now}:0:0:0"
+    await redis.call("HSET", live.live_key(pool), f"{pool.accounts[0].account_id}:w", window)
+    for number in range(200):
+        lease = await take(redis, pool, f"{number:032d}", member_id=5, now_ms=now)
+        await selection.book(redis, lease, credits=M // 100, then="end")
+    assert lease.turn < M // 10
+    # Of 213.75 credits of room.
+    assert (await held(redis, pool, now))[0] < 213_750_000
+
+
+async def test_what_a_turn_can_cost_at_most_bounds_what_is_held(redis: Redis) -> None:
+    pool = made.pool(made.account(), strategy="pace")
+    now = clock()
+    lease = await take(redis, pool, SESSION, now_ms=now, most=2 * M)
+    assert (lease.turn, await held(redis, pool, now)) == (2 * M, [8 * M])
+    await selection.book(redis, lease, credits=1 * M, then="end")
+    assert await held(redis, pool, now) == [1 * M]
 
 
 async def test_a_session_that_moves_takes_its_hold_along(redis: Redis) -> None:
