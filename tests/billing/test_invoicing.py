@@ -381,7 +381,7 @@ def test_notes_and_invoices_that_race_have_numbers_without_a_gap() -> None:
     tenant = Tenant(plan(100, price="20.00"))
     for number in range(4):
         subscriptions.add_seat(factories.member(tenant.organization), plan(1, price=f"{number}.00"), by=None, now=START)
-    periods = list(SubscriptionPeriod.objects.filter(organization=tenant.organization))
+    periods = list(SubscriptionPeriod.objects.filter(organization=tenant.organization).order_by("pk"))
     barrier, failures, refused = Barrier(9), [], []
     first = invoicing.close(periods.pop(), now=LATER)
     assert first is not None

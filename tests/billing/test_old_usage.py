@@ -43,7 +43,7 @@ def old_log() -> Books:
     two = (line("gpt-5.4-mini", input=5, credits=3, account_id=4), line("gpt-5.4", output=6, credits=4, account_id=4))
     early = event_for(books.key, credits=900, admitted_at=at - timedelta(days=9))
     seat = subscriptions.start(books.organization, Plan.objects.get(slug="pro"), now=at, member=books.key.member)
-    own = {"source": f"m{books.key.member_id}", "period_start": seat.periods.get().starts_at}
+    own: dict[str, Any] = {"source": f"m{books.key.member_id}", "period_start": seat.periods.get().starts_at}
     write_as_before(
         books,
         orphan,
