@@ -20,12 +20,12 @@ from config.clock import utc_now
 class PlanAdmin(OperatorAdmin):
     """Rules hold on the next request of everyone who is on the plan; quota and price with each subscription's next period."""
 
-    list_display = ("name", "slug", "reset_period", "credits_per_period", "price", "currency", "note")
-    list_filter = ("reset_period", "overage_policy", "currency")
+    list_display = ("name", "slug", "reset_period", "credits_per_period", "price", "currency", "is_offered", "note")
+    list_filter = ("reset_period", "overage_policy", "currency", "is_offered")
     search_fields = ("name", "slug", "note")
     editable = (
         "name", "note", "multiplier_thousandths", "base_quota", "quota_strategy", "charging_mode", "overage_policy", "overage_cap",
-        "overage_price", "fast_allowed", "models_allowed", "price", "currency",
+        "overage_price", "fast_allowed", "models_allowed", "is_offered", "price", "currency",
     )  # fmt: skip
     derived = ("credits_per_period",)
 

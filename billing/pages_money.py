@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.core.handlers.asgi import ASGIRequest
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
@@ -45,7 +46,7 @@ def change_plan(request: HttpRequest, member: Member) -> HttpResponse:
     subscription = statement.subscription_of(member.organization)
     asked = request.POST if request.method == "POST" else request.GET
     # By comparing: what is no slug must not reach the database as one, where a NUL is an error.
-    plan, when = next((one for one in Plan.objects.all() if one.slug == asked.get("plan")), None), asked.get("when", NOW)
+    plan, when = next((one for one in _choices(subscription) if one.slug == asked.get("plan")), None), asked.get("when", NOW)
     if subscription is None or plan is None or when not in (NOW, NEXT):
         raise Http404
     page = _page(request, member, now)
@@ -163,8 +164,14 @@ def _page(request: HttpRequest, member: Member, now: datetime) -> dict[str, Any]
 
 
 def _offered(subscription: Subscription) -> list[Plan]:
-    """What can be chosen: plans that can be activated."""
-    return [plan for plan in Plan.objects.exclude(pk=subscription.plan_id) if plan.quota is not None]
+    """What an owner can choose: plans that are offered to all and can be activated."""
+    return [plan for plan in _choices(subscription) if plan.quota is not None and plan.pk != subscription.plan_id]
+
+
+def _choices(subscription: Subscription | None) -> list[Plan]:
+    """Plans whose names this organization may know: its own, and what is offered to all."""
+    own = None if subscription is None else subscription.plan_id
+    return list(Plan.objects.filter(Q(is_offered=True) | Q(pk=own)))
 
 
 def _preview(subscription: Subscription, plan: Plan, when: str, now: datetime) -> Change:

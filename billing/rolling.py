@@ -12,12 +12,12 @@ from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef
 
 from billing import changes, invoicing, ledger, subscriptions
 from billing.models import Subscription, SubscriptionPeriod
 from billing.periods import Period, among, period_at
-from config import scope
+from config import walks
 
 LOCK = 0x77656976
 """First key of the advisory locks; the second is the walk."""
@@ -37,19 +37,42 @@ def open_due_periods(now: datetime, *, ahead: timedelta = timedelta(0)) -> int:
         if not is_ours:
             return 0
         for subscription in Subscription.objects.active().filter(next_plan_at__lte=now).order_by("pk"):
-            with scope.organization(subscription.organization_id):
+            with walks.apart(subscription.organization_id):
                 changes.take_over(subscription, now)
         for seat in Subscription.objects.active().exclude(member__removed_at=None).exclude(member=None).order_by("pk"):
-            with scope.organization(seat.organization_id):
+            with walks.apart(seat.organization_id):
                 subscriptions.end(seat, now=now)
-        made = 0
+        made = _open_missed(now)
         for at in dict.fromkeys((now, now + ahead)):
             begun = Subscription.objects.active().filter(started_at__lte=at)
-            lacking = begun.exclude(periods__starts_at__lte=at, periods__ends_at__gt=at)
-            made += sum(_open(organization_id, ids, at, now) for organization_id, ids in _by_organization(lacking))
+            made += _open_lacking(begun.exclude(periods__starts_at__lte=at, periods__ends_at__gt=at), at, now)
         due = SubscriptionPeriod.objects.filter(closed_at=None, starts_at__lte=now).exclude(granted=F("quota"))
         for organization_id, ids in _by_organization(due):
-            _grant(organization_id, ids)
+            with walks.apart(organization_id):
+                _grant(organization_id, ids)
+    return made
+
+
+def _open_missed(now: datetime) -> int:
+    """Opens what nobody opened in its time, because no worker ran and nothing was used: it is billed like any other."""
+    made, before = 0, -1
+    following = SubscriptionPeriod.objects.filter(subscription=OuterRef("subscription"), ends_at__gt=OuterRef("ends_at"))
+    current = Subscription.objects.active()
+    while made > before:
+        before = made
+        gaps = SubscriptionPeriod.objects.filter(subscription__in=current, ends_at__lte=now).exclude(
+            Exists(following.filter(starts_at__lte=OuterRef("ends_at")))
+        )
+        for at in list(gaps.order_by("ends_at").values_list("ends_at", flat=True).distinct()):
+            made += _open_lacking(current.filter(periods__in=gaps.filter(ends_at=at)), at, now)
+    return made
+
+
+def _open_lacking(lacking: Any, at: datetime, now: datetime) -> int:
+    made = 0
+    for organization_id, ids in _by_organization(lacking):
+        with walks.apart(organization_id):
+            made += _open(organization_id, ids, at, now)
     return made
 
 
@@ -62,8 +85,11 @@ def close_due_periods(now: datetime, *, grace: timedelta = timedelta(0)) -> int:
         if not is_ours:
             return 0
         due = SubscriptionPeriod.objects.filter(closed_at=None, ends_at__lte=now - grace).order_by("organization_id")
-        organizations = list(due.values_list("organization_id", flat=True).distinct())
-        return sum(invoicing.close_due(organization_id, now=now, grace=grace).periods for organization_id in organizations)
+        closed = 0
+        for organization_id in list(due.values_list("organization_id", flat=True).distinct()):
+            with walks.apart(organization_id):
+                closed += invoicing.close_due(organization_id, now=now, grace=grace).periods
+        return closed
 
 
 @contextmanager
@@ -91,7 +117,7 @@ def _by_organization(rows: Any) -> Iterable[tuple[int, list[int]]]:
 
 def _open(organization_id: int, ids: Sequence[int], at: datetime, now: datetime) -> int:
     """The rows of one page, those that still lack theirs: whoever opens one holds the ledger's lock."""
-    with scope.organization(organization_id), transaction.atomic():
+    with transaction.atomic():
         ledger.lock(organization_id)
         own = Subscription.objects.active().filter(pk__in=ids).select_related("organization", "plan", "next_plan").order_by("pk")
         near: dict[int, list[Period]] = defaultdict(list)
@@ -113,7 +139,7 @@ def _open(organization_id: int, ids: Sequence[int], at: datetime, now: datetime)
 
 
 def _grant(organization_id: int, ids: Sequence[int]) -> None:
-    with scope.organization(organization_id), transaction.atomic():
+    with transaction.atomic():
         ledger.lock(organization_id)
         rows = SubscriptionPeriod.objects.filter(pk__in=ids).select_related("subscription")
         subscriptions.grant(

@@ -20,7 +20,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from accounts import context, display, invitations, keys, members, permissions, teams, tenancy
+from accounts import context, display, invitations, members, permissions, teams, tenancy
 from accounts.models import ApiKey, Member, Team
 from accounts.permissions import Action
 from billing import joining
@@ -91,11 +91,10 @@ def show_member(
     *,
     open_: Opened | None = None,
     role_form: RoleForm | None = None,
-    issued: keys.IssuedKey | None = None,
     decided: tuple[str, str] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """One member's limits, keys, requests and refusals; `issued` is a secret that is shown this one time."""
+    """One member's limits, keys, requests and refusals."""
     now = utc_now()
     frame = context.frame(member, "members", now)
     open_ = open_ or opened(request)
@@ -116,7 +115,6 @@ def show_member(
         "trouble": trouble,
         "used": counters.used.get(found.pk) if counters else None,
         "keys": [{"row": key, "is_expired": bool(key.expires_at and key.expires_at <= now)} for key in own_keys],
-        "issued": issued,
         "subjects": subjects,
         "waiting": [one for one in _waiting(member, decided) if one["row"].member_id == found.pk],
         "history": [row for row in requests.of_member(found) if row.status != "pending"],

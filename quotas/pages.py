@@ -22,7 +22,7 @@ from billing import overview
 from billing.overview import Days, Spender, Whose
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import boost_forms, levels, members_page, refused, remaining, requests
+from quotas import boost_forms, levels, refused, remaining, requests
 from quotas.boost_forms import AskForm
 from quotas.errors import Degraded, NoActivePlan, Stale
 from quotas.models import Limit, LimitRequest
@@ -155,18 +155,20 @@ def issue_key(request: HttpRequest, member: Member) -> HttpResponse:
 @require_POST
 @tenancy.page(Action.USE_KEYS)
 def rotate_key(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
-    """A new secret, shown in this answer only; `grace` is `0` when the old one shall end at once."""
+    """A new secret, shown in this answer only; `grace` is `0` when the old one shall end at once.
+
+    Only of one's own keys: whoever rotates a key sees its secret. Others' keys a lead may revoke.
+    """
     found = tenancy.owned(ApiKey.objects.select_related("member__user", "member__team"), member.organization, uuid)
-    tenancy.demand(member, Action.USE_KEYS, of=found.member)
+    if found.member_id != member.pk:
+        raise PermissionDenied
     grace = 0 if request.POST.get("grace") == "0" else None
     try:
         issued = keys.rotate(found, grace_seconds=grace, by=member.user, now=utc_now(), seen=request.POST.get("seen"))
     except DomainError as error:
         messages.warning(request, f"{found.name} was not rotated: {error.message}")
         return _keys_page(member, found)
-    if found.member_id == member.pk:
-        return _key_page(request, member, issued=issued)
-    return members_page.show_member(request, member, found.member, issued=issued)
+    return _key_page(request, member, issued=issued)
 
 
 def _keys_page(member: Member, key: ApiKey) -> HttpResponse:

@@ -6,7 +6,7 @@ from celery import shared_task
 
 from accounts.models import Organization
 from billing import ledger
-from config import scope
+from config import scope, walks
 from config.clock import utc_now
 from config.redis import sync_client
 from quotas import drain, filters, reconcile, refusal_log
@@ -62,7 +62,7 @@ def expire_credits() -> int:
     with scope.everything():
         due = ledger.organizations_due(now)
     for organization_id in due:
-        with scope.organization(organization_id):
+        with walks.apart(organization_id):
             expired += ledger.expire_due(organization_id, now, drain.drained_through(sync_client(), organization_id))
     return expired
 
@@ -74,7 +74,7 @@ def fill_filters() -> int:
         due = filters.due()
     activated = 0
     for organization_id in due:
-        with scope.organization(organization_id):
+        with walks.apart(organization_id):
             filters.keep(organization_id, now=utc_now())
             activated += len(filters.fill(organization_id))
     return activated

@@ -54,6 +54,9 @@ class Plan(models.Model):
     )
     fast_allowed = models.BooleanField(default=True)
     models_allowed = ArrayField(models.CharField(max_length=120), null=True, blank=True)
+    is_offered = models.BooleanField(
+        default=True, help_text="Owners may choose it. Unset for a plan that was made for one customer: its name is nobody else's."
+    )
     price = models.DecimalField(max_digits=12, decimal_places=2, null=True, blank=True)
     currency = models.CharField(max_length=3, default="USD")
 

@@ -2,18 +2,20 @@
 
 import time
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from threading import Barrier, Thread
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
-from django.db.models import Count, F
+from django.db.models import Count, F, Sum
 
 from accounts import members
-from accounts.models import Member, User
+from accounts.models import Member, Organization, User
 from billing import ledger, rolling, subscriptions, tasks
 from billing.models import CreditLot, Invoice, LedgerEntry, Subscription, SubscriptionPeriod
+from config.clock import utc_now
 from tests import factories
 from tests.billing.plans import CREDIT, allowance, expired, plan
 
@@ -128,7 +130,7 @@ def test_the_tasks_wait_a_little_before_they_close() -> None:
 
 def test_the_tasks_may_run_twice() -> None:
     organization = factories.organization(plan=None)
-    subscription = subscriptions.start(organization, plan(100, price="1.00"), now=datetime(2026, 1, 1, tzinfo=UTC))
+    subscription = subscriptions.start(organization, plan(100, price="1.00"), now=utc_now() - timedelta(days=40))
     for _ in range(2):
         tasks.open_next_periods()
         tasks.close_ended_periods()
@@ -193,3 +195,38 @@ def _together(walk: Any, workers: int = 4) -> list[int]:
     for thread in threads:
         thread.join(120)
     return results
+
+
+def test_periods_that_nobody_opened_in_their_time_are_opened_and_invoiced() -> None:
+    """No worker ran for three weeks and nothing was used: each of them is owed like any other."""
+    organization = factories.organization(plan=None)
+    weekly = plan(100, reset="weekly", price="25.00")
+    subscription = subscriptions.start(organization, weekly, now=START, anchor=START.date())
+    later = START + timedelta(days=23)
+    assert rolling.open_due_periods(later) == 3
+    starts = subscription.periods.order_by("starts_at").values_list("starts_at", flat=True)
+    assert list(starts) == [START + timedelta(days=7 * number) for number in range(4)]
+    assert rolling.open_due_periods(later) == 0
+    assert rolling.close_due_periods(later) == 3
+    assert Invoice.objects.for_organization(organization).aggregate(sum=Sum("total"))["sum"] == Decimal("75.00")
+    assert [allowance(period) for period in subscription.periods.order_by("starts_at")] == [100 * CREDIT] * 4
+
+
+def test_one_organizations_trouble_does_not_keep_the_others_from_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    broken, whole = factories.organization(plan=None), factories.organization(plan=None)
+    for organization in (broken, whole):
+        subscriptions.start(organization, plan(100, reset="weekly"), now=START, anchor=START.date())
+    # Stands for whatever may be wrong with one organization.
+    Organization.objects.filter(pk=broken.pk).update(timezone="Mars/Olympus")
+    later = START + timedelta(days=8)
+    rolling.open_due_periods(later)
+    rolling.close_due_periods(later)
+
+    def states(organization: Organization) -> list[bool]:
+        rows = SubscriptionPeriod.objects.filter(organization=organization).order_by("starts_at")
+        return [row.closed_at is not None for row in rows]
+
+    assert states(whole) == [True, False]
+    assert states(broken) == [False]
+    told = [record for record in caplog.records if record.message == "a part of a walk failed"]
+    assert {vars(record)["organization_id"] for record in told} == {broken.pk}

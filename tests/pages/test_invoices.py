@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts.models import Member
 from billing import changes, invoicing, ledger, rolling, statement, subscriptions, usage
-from billing.models import Invoice, LedgerEntry, Plan
+from billing.models import Invoice, LedgerEntry, Plan, Subscription
 from config.clock import utc_now
 from tests import factories
 from tests.billing.plans import CREDIT, plan
@@ -238,6 +238,19 @@ def test_a_plan_without_a_quota_is_neither_offered_nor_taken(world: World) -> No
     answered = client.post(made.path(owner, "invoices/plan"), {"plan": "enterprise", "when": "now", "promise": "x"})
     assert answered.status_code == 400
     assert "has no quota yet" in answered.content.decode()
+
+
+def test_a_plan_that_was_made_for_one_customer_is_nobody_elses(world: World) -> None:
+    """Neither its name is shown nor can it be taken; the page answers as for a plan that does not exist."""
+    secret = plan(7, name="Made for Another", is_offered=False)
+    owner = world.member()
+    client = made.signed_in(owner)
+    assert "Made for Another" not in client.get(made.path(owner, "invoices")).content.decode()
+    before = Subscription.objects.get(organization=owner.organization, ended_at=None).plan_id
+    for method in (client.get, client.post):
+        answered = method(made.path(owner, "invoices/plan"), {"plan": secret.slug, "when": "now", "promise": "x"})
+        assert answered.status_code == 404
+    assert Subscription.objects.get(organization=owner.organization, ended_at=None).plan_id == before
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

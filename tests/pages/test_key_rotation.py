@@ -1,4 +1,4 @@
-"""Rotating a key on My key, and by a lead: the secret in one answer, the old one for its grace, nobody else's."""
+"""Rotating a key on My key: the secret in one answer, the old one for its grace, nobody else's."""
 
 import re
 from typing import Any
@@ -90,24 +90,18 @@ def test_the_page_says_how_long_the_old_secret_works(developer: Member) -> None:
     assert "<dt>Old secret</dt>" in made.signed_in(developer).get(made.path(developer)).content.decode()
 
 
-@pytest.mark.parametrize(("role", "team", "status"), [
-    ("lead", "Quality", 200), ("lead", None, 200), ("owner", None, 200),
-    ("lead", "Platform", 403), ("developer", "Quality", 403), ("finance", None, 403),
+@pytest.mark.parametrize(("role", "team"), [
+    ("lead", "Quality"), ("lead", None), ("owner", None), ("lead", "Platform"), ("developer", "Quality"), ("finance", None),
 ])  # fmt: skip
-def test_a_lead_rotates_the_keys_of_their_scope(developer: Member, role: str, team: str | None, status: int) -> None:
+def test_nobody_else_rotates_a_key_because_its_secret_would_be_seen(developer: Member, role: str, team: str | None) -> None:
     old = factories.api_key(developer)
     organization = developer.organization
     other = factories.member(organization, role=role, team=factories.team(organization, team) if team else None)
     answered = made.signed_in(other).post(made.path(developer, f"key/{old.row.uuid}/rotate"))
-    assert answered.status_code == status
+    assert answered.status_code == 403
     row = ApiKey.objects.get(pk=old.row.pk)
-    if status == 200:
-        # Shown on the member's page, to who asked for it.
-        assert works(old.row, secret_in(answered.content.decode()))
-        assert f"<h1>{developer}</h1>" in answered.content.decode()
-    else:
-        assert (bytes(row.digest), row.previous_digest) == (bytes(old.row.digest), None)
-        assert not AuditEvent.objects.filter(action="key.rotated").exists()
+    assert (bytes(row.digest), row.previous_digest) == (bytes(old.row.digest), None)
+    assert not AuditEvent.objects.filter(action="key.rotated").exists()
 
 
 def test_a_foreign_key_is_as_missing(developer: Member) -> None:
