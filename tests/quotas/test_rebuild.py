@@ -411,7 +411,12 @@ def test_what_came_and_was_trimmed_while_the_log_was_read_is_read_from_the_log(
     spend(tenant, 3)
     tenant.drain()
     tenant.lose_everything()
-    put, done = staging.put, []
+    put = staging.put
+    done: list[bool] = []
+
+    def drain() -> None:
+        tenant.drain()
+        connections.close_all()
 
     def put_and_drain(*arguments: Any) -> None:
         put(*arguments)
@@ -420,7 +425,7 @@ def test_what_came_and_was_trimmed_while_the_log_was_read_is_read_from_the_log(
             now = time.time()
             assert tenant.probe.settle(live, now, 4 * CREDIT, 1, ack=now, body=tenant.body(), ticket=ticket) == ["LOGGED"]
             with ThreadPoolExecutor(1) as threads:
-                threads.submit(lambda: (tenant.drain(), connections.close_all())).result(20)
+                threads.submit(drain).result(20)
 
     monkeypatch.setattr(staging, "put", put_and_drain)
     assert rebuild.rebuild(tenant.organization.pk)
