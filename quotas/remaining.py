@@ -275,7 +275,7 @@ def who(member: Member, key_id: int | None = None) -> Who:
 def _loaded(organization_id: int, read: Callable[[Snapshot], T]) -> T:
     for attempt in range(TRIES):
         try:
-            return read(snapshot.load(organization_id))
+            return read(snapshot.current(organization_id))
         except Stale:
             if attempt + 1 == TRIES:
                 raise

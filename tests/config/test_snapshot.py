@@ -5,7 +5,8 @@ import threading
 import time
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from config import snapshot
 from tests import factories
@@ -49,6 +50,25 @@ def test_racing_bumps_give_distinct_consecutive_numbers() -> None:
         thread.join()
     first = organization.config_version + 1
     assert sorted(numbers) == list(range(first, first + 8))
+
+
+def test_a_page_loads_a_snapshot_once_for_each_version() -> None:
+    organization = factories.organization()
+    first = snapshot.current(organization.pk)
+    with CaptureQueriesContext(connection) as queries:
+        assert snapshot.current(organization.pk) is first
+    assert len(queries) == 1
+    snapshot.bump(organization.pk)
+    second = snapshot.current(organization.pk)
+    assert (second is first, second.version) == (False, first.version + 1)
+    with transaction.atomic():
+        # What is read here may be taken back.
+        snapshot.bump(organization.pk)
+        assert snapshot.current(organization.pk).version == second.version + 1
+        transaction.set_rollback(True)
+    assert snapshot.current(organization.pk) is second
+    with pytest.raises(LookupError, match="does not exist"):
+        snapshot.current(2**40)
 
 
 async def test_twenty_who_ask_together_cause_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
