@@ -3,18 +3,17 @@
 import asyncio
 import json
 import logging
-from typing import Any, cast
+from typing import Any
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth import get_user
-from django.contrib.auth.models import AnonymousUser
 from django.contrib.sessions.backends.db import SessionStore
 from django.http import Http404, HttpRequest
 from django.urls import path
 
 from accounts import permissions, tenancy
-from accounts.models import Member, User
+from accounts.models import Member
 from accounts.permissions import Action, Reach
 from billing import overview
 from config import scope
@@ -112,7 +111,7 @@ class MyKeyConsumer(AsyncWebsocketConsumer):
         request = HttpRequest()
         request.session = SessionStore(self.scope["session"].session_key)
         try:
-            user = cast(User | AnonymousUser, get_user(request))
+            user = get_user(request)
             member = tenancy.membership(user, self.scope["url_route"]["kwargs"]["slug"])
         except Http404:
             raise _Ended(FOREIGN) from None
