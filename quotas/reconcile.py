@@ -37,7 +37,9 @@ IDLE_DAYS = 41
 AT_ONCE = 20
 """A record has up to 570 cells; so many records go in one call."""
 SHOWN = 20
-"""So many differences are written to the log each; all are stored."""
+"""So many differences are written to the process's log each."""
+MOST_STORED = 2000
+"""So many are stored: where everything is lost, each cell of each record differs."""
 
 
 class LogBehind(DomainError):
@@ -205,7 +207,7 @@ def _alive(organization_id: int) -> set[str]:
 
 
 def _store(organization: Organization, differences: Sequence[Difference], cut: str, repair_id: str, now: datetime) -> None:
-    """One row for each difference that stands; those that are gone are closed."""
+    """One row for each difference that stands, MOST_STORED at most; those that are gone are closed."""
     repaired_at = now if repair_id else None
     for one in differences[:SHOWN]:
         logger.error(
@@ -225,21 +227,20 @@ def _store(organization: Organization, differences: Sequence[Difference], cut: s
         rows = Drift.objects.select_for_update(no_key=True).filter(organization=organization, repaired_at=None)
         open_rows = {(row.kind, row.record, row.field): row for row in rows.order_by("pk")}
         Drift.objects.filter(pk__in=[row.pk for key, row in open_rows.items() if key not in keys]).update(repaired_at=now)
-        for one in differences:
-            is_repaired = bool(repair_id) and one.kind not in ("period", "ledger")
-            values = {
-                "found_at": now,
-                "cut": cut,
-                "expected": one.expected,
-                "counted": one.counted,
-                "repair_id": repair_id if is_repaired else "",
-                "repaired_at": repaired_at if is_repaired else None,
-            }
+        made, changed = [], []
+        for one in differences[:MOST_STORED]:
             row = open_rows.get((one.kind, one.record, one.field))
             if row is None:
-                Drift.objects.create(organization=organization, kind=one.kind, record=one.record, field=one.field, **values)
+                row = Drift(organization=organization, kind=one.kind, record=one.record, field=one.field)
+                made.append(row)
             else:
-                Drift.objects.filter(pk=row.pk).update(**values)
+                changed.append(row)
+            row.found_at, row.cut, row.expected, row.counted = now, cut, one.expected, one.counted
+            if repair_id and one.kind not in ("period", "ledger"):
+                row.repair_id, row.repaired_at = repair_id, repaired_at
+        Drift.objects.bulk_create(made, batch_size=1000)
+        changing = ["found_at", "cut", "expected", "counted", "repair_id", "repaired_at"]
+        Drift.objects.bulk_update(changed, changing, batch_size=500)
     logger.info(
         "counters compared", extra={"organization_id": organization.pk, "differences": len(differences), "repair_id": repair_id}
     )
