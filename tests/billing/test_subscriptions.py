@@ -10,6 +10,7 @@ from django.db.models import F
 from billing import rolling, subscriptions, tasks
 from billing.errors import AlreadySubscribed, PlanNotActivatable
 from billing.models import Plan, Subscription, SubscriptionPeriod
+from config.clock import utc_now
 from tests import factories
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -111,7 +112,7 @@ def test_ended_subscriptions_open_no_periods() -> None:
 
 def test_the_task_opens_what_is_due_and_may_run_twice() -> None:
     organization = factories.organization(plan=None)
-    subscription = subscriptions.start(organization, plan("plus"), now=datetime(2026, 1, 1, tzinfo=UTC))
+    subscription = subscriptions.start(organization, plan("plus"), now=utc_now() - timedelta(days=9))
     tasks.open_next_periods()
     assert subscription.periods.count() == 2
     tasks.open_next_periods()
