@@ -29,7 +29,7 @@ from accounts.errors import (
 )
 from accounts.models import ApiKey, Member, Organization, User
 from accounts.snapshots import KeySnapshot
-from config import snapshot
+from config import scope, snapshot
 
 PREFIX = "wr_"
 PUBLIC_ID_LENGTH = 10
@@ -244,8 +244,10 @@ def _insert(
             with transaction.atomic():
                 key.save(force_insert=True)
         except IntegrityError:
-            if not ApiKey.objects.filter(public_id=public_id).exists():
-                raise
+            # The one that holds it may be another organization's, which the caller's scope does not show.
+            with scope.everything():
+                if not ApiKey.objects.filter(public_id=public_id).exists():
+                    raise
             continue
         return IssuedKey(key, secret)
 

@@ -1,6 +1,7 @@
 """The form of keys, their digest, how they begin and end."""
 
 import json
+import secrets as random_secrets
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from accounts import audit, keys, members, snapshots
 from accounts.errors import ExpiryPassed, GraceInvalid, KeyRevoked, MemberRemoved, NameInvalid, NotFound, RoleHoldsNoKeys
 from accounts.models import ApiKey, AuditEvent, Organization
 from accounts.snapshots import KeySnapshot
+from config import scope
 from config.clock import utc_now
 from tests import factories, secrets
 
@@ -331,3 +333,17 @@ def rotated(row: ApiKey, **options: Any) -> keys.IssuedKey:
 
 def bytes_or(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else value
+
+
+@pytest.mark.django_db
+def test_a_public_id_that_another_organizations_key_holds_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the caller's scope does not show that key."""
+    held = factories.api_key(factories.member(factories.organization()))
+    member = factories.member(factories.organization())
+    drawn = iter(held.row.public_id)
+    choose = random_secrets.choice
+    monkeypatch.setattr(random_secrets, "choice", lambda letters: next(drawn, None) or choose(letters))
+    with scope.organization(member.organization_id):
+        issued = keys.issue(member, name="laptop", by=None, now=utc_now())
+    assert issued.key.public_id != held.row.public_id
+    assert next(drawn, None) is None

@@ -276,6 +276,7 @@ ALLOWED = {
     "accounts/api.py": "which organization a key is of",
     "accounts/api_tokens.py": "which organization a token is of",
     "accounts/invitations.py": "which organization a link is of",
+    "accounts/keys.py": "whether a public id is taken",
     "accounts/snapshots.py": "which organization a key is of",
     "accounts/tenancy.py": "which organizations a person belongs to",
     "billing/aliases.py": "whose requests an alias prices",
