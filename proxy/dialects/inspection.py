@@ -1,0 +1,100 @@
+"""What is read of a request, in whichever dialect it came: one shape for prices, limits, routing and the log. Pure."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from proxy.dialects.fields import Fields
+from proxy.errors import InvalidJson, ProxyError
+
+T = TypeVar("T", str, bool, int)
+
+FAST_TIERS = frozenset({"priority", "fast"})
+MOST_MODEL_BYTES = 120
+
+# What lets the upstream read more than the request's own text: state and files it holds, tools that it runs itself.
+_MORE_INPUT = (
+    b'"input_image"', b'"input_file"', b'"file_id"', b'"item_reference"', b'"compaction', b'"encrypted_content"', b'"prompt"',
+    b'"web_search', b'"file_search"', b'"code_interpreter"', b'"computer', b'"image_generation"', b'"mcp"',
+    b'"image_url"', b'"image"', b'"document"', b'"input_audio"', b'"code_execution', b'"web_fetch', b'"container"', b'"mcp_servers"',
+)  # fmt: skip
+
+
+class ModelMissing(ProxyError):
+    code = "model_not_found"
+
+
+class NotServed(ProxyError):
+    """The protocol has it, this gateway does not."""
+
+    code = "unsupported_parameter"
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A body as it came, in a content coding (`zstd`, `gzip`)."""
+
+    encoding: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What is read of a request. `max_output_tokens` and the like are None when absent.
+
+    `coded`: the body as it came if it came compressed; `fields` are of what it unpacks to.
+    `is_warm_up`: nothing is to be generated (`generate: false` of a WebSocket client).
+    """
+
+    fields: Fields = field(repr=False)
+    model: str
+    stream: bool
+    store: bool | None
+    service_tier: str | None
+    reasoning_effort: str | None
+    prompt_cache_key: str | None
+    previous_response_id: str | None
+    max_output_tokens: int | None
+    opening: bytes = field(repr=False)
+    coded: Coded | None = None
+    is_warm_up: bool = False
+
+    @property
+    def body(self) -> bytes:
+        return self.fields.body
+
+    @property
+    def is_fast(self) -> bool:
+        return self.service_tier in FAST_TIERS
+
+    def may_read_more_than_sent(self) -> bool:
+        """True if the upstream may count more input than the bytes of this request (design section 3)."""
+        if self.previous_response_id or (self.fields.raw("conversation") or b"null") != b"null":
+            return True
+        return any(mark in self.body for mark in _MORE_INPUT)
+
+
+def model_of(found: Fields) -> str:
+    """The model that a body names. Raises ModelMissing, InvalidJson."""
+    model = typed(found, "model", str)
+    if not model:
+        raise ModelMissing("The request names no model.", param="model")
+    if len(model.encode()) > MOST_MODEL_BYTES or not model.isprintable():
+        # No card has such a name, and neither the log nor an orphan's record could take it.
+        raise ModelMissing("The model does not exist.", param="model")
+    return model
+
+
+def typed(found: Fields, name: str, kind: type[T]) -> T | None:
+    """A field of the body that must be of `kind` or null. Raises InvalidJson."""
+    raw = found.raw(name)
+    if raw is None or raw == b"null":
+        return None
+    # Told by its first byte: decoding 16 MiB of something else to say so would hold every other request up.
+    value = found.value(name) if raw[:1] in _FIRST_BYTES[kind] else None
+    if type(value) is not kind:
+        raise InvalidJson(f"The field {name!r} must be a {_KINDS[kind]}.", param=name)
+    return value
+
+
+_FIRST_BYTES: dict[type, bytes] = {str: b'"', bool: b"tf", int: b"-0123456789"}
+_KINDS: dict[type, str] = {str: "string", bool: "boolean", int: "whole number"}
