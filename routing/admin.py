@@ -8,7 +8,7 @@ from django.http import HttpRequest
 
 from accounts.backoffice import OperatorAdmin
 from accounts.models import Organization
-from routing.models import Pool, PoolAccount, SignInFlow
+from routing.models import ModelFallback, Pool, PoolAccount, SignInFlow
 
 
 def _users_of(pool: Pool) -> Iterable[int]:
@@ -69,3 +69,13 @@ class SignInFlowAdmin(OperatorAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[SignInFlow]:
         rows: QuerySet[SignInFlow] = super().get_queryset(request)
         return rows.defer("sealed")
+
+
+@admin.register(ModelFallback)
+class ModelFallbackAdmin(OperatorAdmin):
+    """Rules are set as a whole (`manage.py set_fallback`): what each row means depends on the others."""
+
+    list_display = ("model", "position", "fallback", "organization")
+    list_filter = ("model", "fallback", "organization")
+    list_select_related = ("organization",)
+    search_fields = ("model", "fallback", "organization__slug", "organization__name")

@@ -14,6 +14,7 @@ RoutingError
 ├─ PoolError
 │  ├─ PoolUnknown
 │  └─ PoolRefused          a pool cannot be as asked; nothing was changed
+├─ FallbackRefused         a model's fallbacks cannot be as asked; nothing was changed
 └─ AccountError
    ├─ TermsNotAccepted     facts: terms (the text to accept)
    ├─ AuthFileInvalid
@@ -125,6 +126,10 @@ class PoolUnknown(PoolError):
 
 class PoolRefused(PoolError):
     code: ClassVar[str] = "pool_invalid"
+
+
+class FallbackRefused(RoutingError):
+    code: ClassVar[str] = "fallback_invalid"
 
 
 class AccountError(RoutingError):

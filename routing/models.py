@@ -167,3 +167,24 @@ class SignInFlow(models.Model):
 
     def __str__(self) -> str:
         return self.label or str(self.uuid)
+
+
+class ModelFallback(models.Model):
+    """What serves an organization's requests for `model` when the pool cannot carry them: its fallbacks in order of `position`,
+    each checked and priced as the model that serves (`routing.fallbacks`)."""
+
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="+")
+    model = models.CharField(max_length=120)
+    fallback = models.CharField(max_length=120)
+    position = models.PositiveSmallIntegerField()
+
+    class Meta:
+        ordering: ClassVar = ["organization", "model", "position"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["organization", "model", "fallback"], name="model_fallback_once"),
+            models.UniqueConstraint(fields=["organization", "model", "position"], name="model_fallback_position_once"),
+            models.CheckConstraint(condition=~Q(model=models.F("fallback")), name="model_fallback_is_another"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model} → {self.fallback}"

@@ -1,13 +1,14 @@
 """PoolSnapshot: what the request path knows of pools and accounts. No secret is in it (`routing.credentials` has those)."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import date
 
 from django.conf import settings
 from django.db.models import F, Prefetch, Q
 
 from config.clock import utc_now
-from routing import capacity, pace
+from routing import capacity, fallbacks, pace
 from routing.models import Pool, PoolAccount
 
 CHATGPT = PoolAccount.Kind.CHATGPT.value
@@ -74,7 +75,10 @@ class PoolSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RoutingSnapshot:
+    """`fallbacks`: models that may serve in place of the one asked for, in order."""
+
     pools: tuple[PoolSnapshot, ...]
+    fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def _account(row: PoolAccount, today: date) -> AccountSnapshot:
@@ -103,7 +107,8 @@ def _only(names: list[str] | None) -> frozenset[str] | None:
 
 
 def load(organization_id: int) -> RoutingSnapshot:
-    """The organization's pools, then the shared ones that plans offer, each in the order they were made; three queries."""
+    """The organization's pools, then the shared ones that plans offer, each in the order they were made, and its fallbacks; four
+    queries."""
     today = utc_now().date()
     accounts = Prefetch("accounts", queryset=PoolAccount.objects.without_secrets().order_by("pk"))
     rows = (
@@ -133,5 +138,6 @@ def load(organization_id: int) -> RoutingSnapshot:
                 loyalty=pool.loyalty_percent / 100,
             )
             for pool in rows
-        )
+        ),
+        fallbacks=fallbacks.load(organization_id),
     )
