@@ -100,6 +100,12 @@ class PoolAccount(models.Model):
     tiers_served = ArrayField(models.CharField(max_length=20), null=True, blank=True)
     status = models.CharField(max_length=16, choices=Status.choices, default=Status.ACTIVE)
     status_reason = models.CharField(max_length=200, blank=True)
+    # It was paused when it went out: what brings it back leaves it paused.
+    was_paused = models.BooleanField(default=False, editable=False)
+    # Of the last usage poll: when, what came of it, and the plan that it named if that is not the one the account counts as.
+    polled_at = models.DateTimeField(null=True, blank=True, editable=False)
+    poll_outcome = models.CharField(max_length=100, blank=True, editable=False)
+    reported_plan = models.CharField(max_length=40, blank=True, editable=False)
     # Ciphertexts with the key's id in front: `id:token` (`routing.sealing`).
     access_token = models.TextField(blank=True, editable=False)
     refresh_token = models.TextField(blank=True, editable=False)
