@@ -2,24 +2,26 @@
 
     python -m uvicorn demo.upstream:app --port 9000
 
-Served: POST /backend-api/codex/responses and /v1/responses; GET /backend-api/codex/models, /v1/models, /backend-api/wham/usage,
-/backend-api/wham/accounts/check; GET /oauth/authorize, POST /oauth/token, POST /api/accounts/deviceauth/usercode and .../token,
-GET /codex/device. An answer is computed from its request: it repeats what the user said; it
-calls a tool when the last user text contains RUN_TOOL (Codex' shell with `echo hi`, else the first function) and reports what
-the tool put out; input tokens are a quarter of the request's bytes, those of an earlier request with the same prompt_cache_key
-cached; output tokens are three a word. A ChatGPT account's windows rise with what it served; a full one is answered 429.
+Served: POST /backend-api/codex/responses and /v1/responses, and both as a WebSocket (GET with an upgrade); GET
+/backend-api/codex/models, /v1/models, /backend-api/wham/usage, /backend-api/wham/accounts/check; GET /oauth/authorize, POST
+/oauth/token, POST /api/accounts/deviceauth/usercode and .../token, GET /codex/device. An answer is computed from its request: it
+repeats what the user said; it calls a tool when the last user text contains RUN_TOOL (Codex' shell with `echo hi`, else the
+first function) and reports what the tool put out; input tokens are a quarter of the request's bytes, those of an earlier request
+with the same prompt_cache_key cached; output tokens are three a word. A ChatGPT account's windows rise with what it served; a
+full one is answered 429.
 Bearers: any `sk-...` on /v1; on /backend-api a minted access token with its chatgpt-account-id.
 
 Control. Everything is JSON, times are seconds, an unknown field is answered 400 and named.
 
-POST /control/script    {"answers": [ANSWER, ...], "repeat": 1, "match": {"account", "path", "model", "token"}}
+POST /control/script    {"answers": [ANSWER, ...], "repeat": 1, "match": {"account", "path", "model", "token", "transport"}}
                         the next answers to the requests that match, in order; repeat 0: for ever. Without "path" only requests
-                        for a response match; with "path" any of the paths above ("/oauth/token", "/v1/models", ...)
+                        for a response match; with "path" any of the paths above ("/oauth/token", "/v1/models", ...); "transport":
+                        "http" or "socket" (a WebSocket's turns) only; its upgrades and warm-ups only by "upgrade" and "warm_up"
 POST /control/release   {"name"}: opens the gate that answers with "hold" wait at, for good
 POST /control/reset     {"keep_accounts": true}: forgets scripts and traffic, opens gates, cuts silent connections
 GET  /control/requests  ?path= &token= &account= : what was received, oldest first: [{"method", "path", "query", "headers",
                         "body" (base64, exact), "is_whole", "account", "token", "at", "state", "scripted", "status", "response_id",
-                        "sent_events", "sent_bytes", "answered_at", "ended_at"}]; state: running, done, cut, client_gone
+                        "sent_events", "sent_bytes", "answered_at", "ended_at", "socket"}]; state: running, done, cut, client_gone
 POST /control/mint      {"account_id", "user_id", "email", "plan", "expires_in", "short_percent", "week_percent"} -> an auth.json,
                         of a new account or with new tokens of a known one
 POST /control/windows   {"account_id", "short_percent", "week_percent", "short_reset_at", "week_reset_at",
@@ -41,8 +43,15 @@ ANSWER, all optional.
   When: `delay` before the head, `first_event_delay` after it, `event_delay` between events; `chunk` bytes a write (or a list of
   sizes, gone through in a circle), `chunk_delay` after each; `hold` {"name", "after": "request" | "head" | number of events}.
   How it ends early: `cut_before_head`, `cut_after_events`, `cut_after_bytes` (of the body), with `cut_how` "reset" (RST) or "close"
-  (FIN); `silence` "head" (nothing is ever sent) or "body" (nothing after the head); `silence_after_events`.
+  (FIN); `silence` "head" (nothing is ever sent) or "body" (nothing after the head); `silence_after_events`; `deaf`: from now on
+  the connection is not read, so that pings go unanswered.
   `lost`: on a path whose answer is not scripted, what is asked for is done (a refresh token is spent), but the answer is lost.
+
+A WebSocket's upgrade is remembered as a GET that runs as long as its socket, each frame as a request with the method WEBSOCKET;
+"socket" numbers the connections. What HTTP would answer with a status is an error frame; `cut_how` may be a close code;
+`chunk` does nothing; each line of `raw` is a frame (of an event stream its data). A ChatGPT account's windows come in a
+codex.rate_limits frame before each response (but not before a `raw` one). A previous_response_id is known on its own connection
+only.
 """
 
 import base64
@@ -52,6 +61,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from demo import upstream_socket
 from demo.upstream_call import Call, Cut, Gone
 from demo.upstream_issuer import Issuer
 from demo.upstream_responses import before_head, chatgpt_response, openai_response, parsed, problem, refuse, signed_in, whole
@@ -81,6 +91,9 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
+    if scope["type"] == "websocket":
+        await upstream_socket.serve(scope, receive, send, state)
+        return
     if scope["type"] != "http":
         return
     call = Call(scope, receive, send)

@@ -9,9 +9,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from socket import SO_LINGER, SOL_SOCKET
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demo.upstream_script import Answer, Scripts
+
+if TYPE_CHECKING:
+    from demo.upstream_state import State
 
 Headers = Iterable[tuple[str, str]]
 FLUSH_SECONDS = 2.0
@@ -47,6 +50,8 @@ class Received:
     sent_bytes: int = 0
     answered_at: float | None = None
     ended_at: float | None = None
+    socket: int | None = None
+    """The number of the WebSocket that it opened, or that it came on."""
 
     def end(self, state: str) -> None:
         if self.state == "running":
@@ -109,6 +114,13 @@ class Call:
         if self._gone is not None:
             self._gone.cancel()
 
+    def find_parent(self, state: "State", response_id: str) -> tuple[str, int]:
+        """Whose an earlier response is, and its total tokens; "" for an unknown one."""
+        return state.responses.get(response_id, ("", 0))
+
+    def remember_response(self, state: "State", response_id: str, owner: str, total_tokens: int) -> None:
+        state.remember_response(response_id, owner, total_tokens)
+
     # ---------------------------------------------------------------------------------------------------- waiting
 
     async def wait(self, event: asyncio.Event | None, seconds: float | None = None) -> None:
@@ -159,8 +171,12 @@ class Call:
         await self.write(data)
         await self.finish()
 
-    async def cut(self, how: str) -> None:
-        """Drops the connection: `reset` with an RST, `close` with a FIN. What was written arrives first. Always raises Cut."""
+    def go_deaf(self) -> None:
+        """Reads no more from the connection: the client's pings and its leaving go unheard."""
+        self._send.__self__.transport.pause_reading()  # type: ignore[attr-defined]
+
+    async def cut(self, how: str | int) -> None:
+        """Drops the connection: `reset` with an RST, else with a FIN. What was written arrives first. Always raises Cut."""
         self.record.end("cut")
         # The server hands us its cycle's bound method; that cycle knows the transport, which ASGI itself does not offer.
         transport: asyncio.Transport = self._send.__self__.transport  # type: ignore[attr-defined]

@@ -97,7 +97,13 @@ async def respond(call: Call, state: State, body: dict[str, Any], raw: bytes, ac
     """The scripted answer, or the computed one."""
     owner = account.account_id if account else call.token
     account_id = account.account_id if account else None
-    seen = Match(account=account_id, path=call.path, model=str(body.get("model")), token=call.token)
+    seen = Match(
+        account=account_id,
+        path=call.path,
+        model=str(body.get("model")),
+        token=call.token,
+        transport="socket" if call.method == "WEBSOCKET" else "http",
+    )
     scripted = state.scripts.take(seen, is_response=True)
     answer = scripted or PLAIN
     call.record.scripted = scripted is not None
@@ -115,7 +121,7 @@ async def respond(call: Call, state: State, body: dict[str, Any], raw: bytes, ac
     parent = body.get("previous_response_id")
     parent_tokens = 0
     if parent is not None:
-        parent_owner, parent_tokens = state.responses.get(parent, ("", 0))
+        parent_owner, parent_tokens = call.find_parent(state, parent)
         if parent_owner != owner and scripted is None:
             message = f"Previous response with id '{parent}' not found."
             await call.json(400, problem(message, "previous_response_not_found", param="previous_response_id"), headers)
@@ -134,10 +140,10 @@ async def respond(call: Call, state: State, body: dict[str, Any], raw: bytes, ac
     )
     call.record.response_id = response.id
     total = int((response.usage or {}).get("total_tokens") or 0)
-    state.remember_response(response.id, owner, total)
+    call.remember_response(state, response.id, owner, total)
     if account is not None:
         account.use(total)
-    if body.get("stream") is True or answer.events is not None or answer.raw is not None:
+    if body.get("stream") is True or call.method == "WEBSOCKET" or answer.events is not None or answer.raw is not None:
         kind = [("content-type", "text/event-stream"), ("cache-control", "no-cache")]
         await send(call, state, answer, changed([*kind, *headers], answer), pieces(answer, response))
     else:
@@ -161,6 +167,8 @@ async def before_head(call: Call, state: State, answer: Answer) -> None:
     """What a script does before a byte is sent."""
     if answer.hold is not None and answer.hold.after == "request":
         await call.wait(state.scripts.gate(answer.hold.name))
+    if answer.deaf:
+        call.go_deaf()
     await call.pause(answer.delay)
     if answer.cut_before_head:
         await call.cut(answer.cut_how)

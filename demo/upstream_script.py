@@ -57,9 +57,10 @@ class Answer(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, fro
     cut_before_head: bool = False
     cut_after_events: int | None = None
     cut_after_bytes: int | None = None
-    cut_how: Literal["reset", "close"] = "reset"
+    cut_how: Literal["reset", "close"] | int = "reset"
     silence: Literal["head", "body"] | None = None
     silence_after_events: int | None = None
+    deaf: bool = False
     lost: bool = False
     hold: Hold | None = None
 
@@ -85,16 +86,23 @@ class Answer(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, fro
 TERMINALS = ("response.completed", "response.incomplete", "response.failed", "none")
 
 
+NAMED_ONLY = ("upgrade", "warm_up")
+
+
 class Match(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
-    """Which requests a script answers; what is not set fits all. Without `path` only requests for a response fit."""
+    """Which requests a script answers; what is not set fits all. Without `path` only requests for a response fit, without
+    `transport` neither a WebSocket's upgrade nor its warm-up."""
 
     account: str | None = None
     path: str | None = None
     model: str | None = None
     token: str | None = None
+    transport: Literal["http", "socket", "upgrade", "warm_up"] | None = None
 
     def fits(self, seen: "Match", *, is_response: bool) -> bool:
         if self.path is None and not is_response:
+            return False
+        if self.transport != seen.transport and (self.transport is not None or seen.transport in NAMED_ONLY):
             return False
         pairs = ((self.account, seen.account), (self.path, seen.path), (self.model, seen.model), (self.token, seen.token))
         return all(wanted is None or wanted == found for wanted, found in pairs)

@@ -173,6 +173,7 @@ class State:
         self.count = 0
         """Responses generated, over the process's life."""
         self.requests = 0
+        self.sockets = 0
         self._forget_traffic()
         self._forget_accounts()
 

@@ -46,6 +46,7 @@ class Received:
     response_id: str | None
     answered_at: float | None
     ended_at: float | None
+    socket: int | None = None
 
     @property
     def json(self) -> Any:
@@ -90,7 +91,7 @@ class ScriptedUpstream:
         return answer.json()
 
     def script(self, *answers: dict[str, Any], repeat: int = 1, **match: str) -> None:
-        """Queues answers (the fields of demo/upstream.py) for the requests that match (account, path, model, token)."""
+        """Queues answers (the fields of demo/upstream.py) for the requests that match (account, path, model, token, transport)."""
         self._post("script", {"answers": list(answers), "repeat": repeat, "match": match})
 
     def release(self, name: str) -> None:
