@@ -145,7 +145,7 @@ def _prepare(bench: Bench) -> None:
         team = teams.named(organization, "Team", by=None)
         member = members.add(organization, "dev@bench.example", role="developer", by=None, team=team)
         issued = keys.issue(member, name="bench", by=None, now=now)
-        accounts.add_openai(organization, "sk-bench", label="Bench", base_url=None, by=None, now=now)
+        accounts.add_key(organization, "sk-bench", label="Bench", base_url=None, by=None, now=now)
         wanted: tuple[tuple[str, str, str, str, str], ...] = (
             ("organization", "", "credits", "month", "40000000"),
             ("team", team.name, "credits", "7d", "30000000"),

@@ -197,7 +197,7 @@ def _accounts(
             with contextlib.suppress(AccountWithdrawn):
                 pool_accounts.add_chatgpt(organization, answer.json(), label=one.label, accept_terms=True, by=owner, now=now)
     key = logins.upstream_keys.setdefault(tenant.slug, "sk-demo-" + secrets.token_urlsafe(24))
-    pool_accounts.add_openai(organization, key, label=tenant.api_key_label, by=owner, now=now)
+    pool_accounts.add_key(organization, key, label=tenant.api_key_label, by=owner, now=now)
 
 
 def _limits(tenant: Tenant, organization: Organization, texts: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
@@ -131,39 +132,43 @@ def check_plan(plan: str | None) -> None:
         raise AccountError(f"The plan {plan!r} is not known.", plan=plan)
 
 
-def add_openai(
+def add_key(
     organization: Organization,
     api_key: str,
     *,
+    kind: str = PoolAccount.Kind.OPENAI,
     label: str,
     base_url: str | None = None,
+    models: Sequence[str] | None = None,
     by: User | None,
     now: datetime,
 ) -> PoolAccount:
     """Puts an API key into the organization's pool; the same key again changes its label and address.
 
-    Its upstream is not asked (`routing.joining` asks first). Raises ApiKeyInvalid, AddressRefused, AccountError.
+    A compatible endpoint always has an address, and is the same account only at the same one: `EMPTY` opens many. `models`: which
+    it serves; None leaves that as it is, which is every one for a new account. Its upstream is not asked (`routing.joining` asks
+    first). Raises ApiKeyInvalid, AddressRefused, AccountError.
     """
     label = checked_label(label)
-    api_key = checked_key(api_key)
-    address = addresses.check(base_url) if base_url else ""
-    # Keys are random: a digest tells two apart and gives nothing away.
-    identity = "key:" + hashlib.sha256(api_key.encode()).hexdigest()[:32]
+    api_key = checked_key(api_key, kind=kind)
+    address = checked_address(kind, base_url)
+    served = None if models is None else checked_models(models)
+    identity = _key_identity(kind, api_key, address)
     with transaction.atomic():
         organization = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
         account = PoolAccount.objects.for_organization(organization).filter(
-            kind=PoolAccount.Kind.OPENAI, identity=identity
+            kind=kind, identity=identity
         ).select_for_update(of=("self",), no_key=True).first()  # fmt: skip
         is_new = account is None
         if account is None:
             # What costs money by the token takes what the subscriptions cannot.
-            account = PoolAccount(
-                pool=pools.default(organization), kind=PoolAccount.Kind.OPENAI, identity=identity, priority=API_KEY_TIER
-            )
+            account = PoolAccount(pool=pools.default(organization), kind=kind, identity=identity, priority=API_KEY_TIER)
         else:
             account.credential_version += 1
         account.label = label
         account.base_url = address
+        if served is not None:
+            account.models_served = served
         account.access_token = sealing.seal(api_key, account=account.uuid, field="access_token")
         account.refreshed_at = now
         if account.status != PoolAccount.Status.PAUSED:
@@ -171,6 +176,34 @@ def add_openai(
         account.status_reason = ""
         account.save()
         _joined(account, organization, by=by, is_new=is_new)
+    return account
+
+
+def _key_identity(kind: str, api_key: str, address: str) -> str:
+    """Keys are random: a digest tells two apart and gives nothing away. What opens an endpoint of one's own may be anything."""
+    if kind == PoolAccount.Kind.OPENAI:
+        return "key:" + hashlib.sha256(api_key.encode()).hexdigest()[:32]
+    told = f"{address}\n{api_key}" if kind == PoolAccount.Kind.COMPATIBLE else api_key
+    return f"{kind}:" + hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def set_models(account: PoolAccount, models: Sequence[str] | None, *, by: User | None) -> PoolAccount:
+    """Says which models the account serves; None: every one. Holds on the next request. Raises AccountError."""
+    served = None if models is None else checked_models(models)
+    with transaction.atomic():
+        rows = PoolAccount.objects.without_secrets().select_related("pool__organization")
+        account = rows.select_for_update(of=("self",), no_key=True).get(pk=account.pk)
+        before, account.models_served = account.models_served, served
+        account.save(update_fields=["models_served"])
+        audit.record(
+            account.pool.organization,
+            actor=by,
+            action="account.models_set",
+            object_type="pool_account",
+            object_id=str(account.uuid),
+            data={"label": account.label, "before": before, "after": served},
+        )
+        pools.changed(account.pool.organization_id)
     return account
 
 
@@ -234,12 +267,28 @@ def checked_label(label: str) -> str:
     return label
 
 
-def checked_key(api_key: str) -> str:
-    """The key without blanks around it. Raises ApiKeyInvalid."""
+def checked_key(api_key: str, *, kind: str = PoolAccount.Kind.OPENAI) -> str:
+    """The key without blanks around it; a compatible endpoint may take any. Raises ApiKeyInvalid."""
     api_key = api_key.strip()
-    if not 8 <= len(api_key) <= 1000 or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
-        raise ApiKeyInvalid("That is not an API key: one line of 8 to 1,000 printable characters is expected.")
+    least = 1 if kind == PoolAccount.Kind.COMPATIBLE else 8
+    if not least <= len(api_key) <= 1000 or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
+        raise ApiKeyInvalid(f"That is not an API key: one line of {least} to 1,000 printable characters is expected.")
     return api_key
+
+
+def checked_address(kind: str, base_url: str | None) -> str:
+    """The account's own address, "" for the install's. Raises AddressRefused, AccountError."""
+    if not base_url and kind == PoolAccount.Kind.COMPATIBLE:
+        raise AccountError("A compatible endpoint needs its base URL.")
+    return addresses.check(base_url) if base_url else ""
+
+
+def checked_models(models: Sequence[str]) -> list[str]:
+    """Names of models, each once, sorted. Raises AccountError."""
+    served = sorted({model.strip() for model in models})
+    if not served or any(not 1 <= len(model) <= 120 or not model.isprintable() for model in served):
+        raise AccountError("Models are named by 1 to 120 printable characters each, and an account serves at least one.")
+    return served
 
 
 def _joined(account: PoolAccount, organization: Organization, *, by: User | None, is_new: bool) -> None:

@@ -6,11 +6,21 @@ address a moment later.
 
 import ipaddress
 import socket
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from django.conf import settings
 
 from routing.errors import AddressRefused
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+"""All that is given out of IPv6; the rest is of a link, a site or a machine, or means nothing."""
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+"""IPv4 as IPv6-only networks reach it (RFC 6052)."""
+INSIDE_CLOUDS = frozenset({ipaddress.ip_address("168.63.129.16")})
+"""Public by their number, and answered by the cloud's own machinery, to its guests alone: Azure's WireServer."""
 
 
 def check(base_url: str) -> str:
@@ -39,12 +49,18 @@ def is_local(url: str) -> bool:
         return host == "localhost"
 
 
+def judged(base_url: str) -> tuple[str, ...]:
+    """The addresses that the host has now, each judged; who calls it connects to one of these and looks nothing up. May take as
+    long as a name server does. Raises AddressRefused."""
+    return tuple(str(address) for address in _judged(base_url))
+
+
 def pinned(base_url: str) -> str | None:
     """The address to connect to, so that the host is not looked up again; None for the install's own. Raises AddressRefused."""
     return None if is_operators(base_url) else str(_judged(base_url)[0])
 
 
-def _judged(address: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+def _judged(address: str) -> list[Address]:
     parts = urlsplit(address)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -59,19 +75,32 @@ def _judged(address: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
     for found in addresses:
         if any(found in network for network in allowed if network.version == found.version):
             continue
-        if not found.is_global or found.is_multicast:
+        if not is_public(found):
             raise AddressRefused(
                 f"{parts.hostname} is an address inside a private network. An operator can allow it in UPSTREAM_ALLOWED_NETWORKS."
             )
     return addresses
 
 
-def _addresses(host: str, port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+def is_public(address: Address) -> bool:
+    """Whether the address is one of the internet's, whoever is in the same network; also one that only wraps another."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+        if address not in GLOBAL_UNICAST:
+            return False
+    return address.is_global and not address.is_multicast and address not in INSIDE_CLOUDS
+
+
+def _addresses(host: str, port: int) -> list[Address]:
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise AddressRefused(f"The host {host} cannot be found.") from None
-    found = []
+    found: list[Address] = []
     for info in infos:
         address = ipaddress.ip_address(str(info[4][0]).partition("%")[0])
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

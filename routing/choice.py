@@ -12,7 +12,7 @@ from routing.eligibility import Refusals
 from routing.errors import OwnerGone
 from routing.live import AccountState, States
 from routing.pace import Place, Turn
-from routing.snapshots import ACTIVE, AccountSnapshot, PoolSnapshot
+from routing.snapshots import ACTIVE, ALL_KINDS, AccountSnapshot, PoolSnapshot
 from routing.sticky import Sticky
 from routing.strategies import Candidate
 
@@ -66,6 +66,7 @@ def choose(
     model: str,
     tier: str | None = None,
     effort: str | None = None,
+    kinds: frozenset[str] = ALL_KINDS,
     is_inside_turn: bool = False,
     is_bound: Callable[[], bool] = unbound,
     recache: int = 0,
@@ -84,9 +85,9 @@ def choose(
         turn = min(turn, most)
     hold = round(pool.safety * turn)
     if live.owner is not None:
-        place = _owned(pool, live, live.owner, model, effort, tier, exclude, now_ms, is_inside_turn=is_inside_turn)
+        place = _owned(pool, live, live.owner, model, effort, tier, exclude, now_ms, kinds=kinds, is_inside_turn=is_inside_turn)
         return Choice([place], 1, turn, hold)
-    able = eligibility.able(pool.accounts, model=model, effort=effort, tier=tier)
+    able = eligibility.able(pool.accounts, model=model, effort=effort, tier=tier, kinds=kinds)
     own = _own(pool, live, able, exclude, now_ms, turn=turn, is_inside_turn=is_inside_turn, is_bound=is_bound) if entry else None
     if own is not None and own.account.concurrency_cap is None:
         # Its slot cannot be refused, so nobody else has to be ranked.
@@ -187,13 +188,14 @@ def _owned(
     exclude: frozenset[int],
     now_ms: int,
     *,
+    kinds: frozenset[str],
     is_inside_turn: bool,
 ) -> Place:
     """The anchor's owner. What is merely estimated of it does not count: it cannot be answered anywhere else."""
     found = [account for account in pool.accounts if account.account_id == owner and account.status == ACTIVE]
     if not found:
         raise OwnerGone
-    account = eligibility.able(found, model=model, effort=effort, tier=tier)[0]
+    account = eligibility.able(found, model=model, effort=effort, tier=tier, kinds=kinds)[0]
     state = live.state(owner)
     refusals = Refusals()
     is_barred = eligibility.is_barred(account, state, exclude, now_ms, refusals)

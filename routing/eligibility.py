@@ -1,8 +1,8 @@
 """Who may serve a request now, and when those can again who may not: before any strategy, and the same for all of them. Pure.
 
-Dropped: model, effort or tier missing, status not active, exhausted (a 429 or a window reported full), cooling, failed this request
-already; then, by our estimate of its use, an account with nothing left in a window, or below the floor that its person keeps. Caps
-on concurrent requests are judged where slots are taken (`lua/lease.lua`).
+Dropped: of a kind that does not speak the client's dialect; model, effort or tier missing, status not active, exhausted (a 429 or
+a window reported full), cooling, failed this request already; then, by our estimate of its use, an account with nothing left in a
+window, or below the floor that its person keeps. Caps on concurrent requests are judged where slots are taken (`lua/lease.lua`).
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from routing.errors import NoAccountAvailable, PoolBusy, PoolExhausted
 from routing.live import AccountState
-from routing.snapshots import ACTIVE, CHATGPT, NEEDS_SIGN_IN, AccountSnapshot, PoolSnapshot
+from routing.snapshots import ACTIVE, ALL_KINDS, CHATGPT, NEEDS_SIGN_IN, AccountSnapshot, PoolSnapshot
 from routing.strategies import WEEK_SECONDS, Candidate
 
 SHORT_MINUTES = 300
@@ -24,7 +24,8 @@ RETRY_EXCLUDED_MS = 1_000
 HOLDS_LAST_MS = 1_800_000
 """Room that others hold is free again by then."""
 FAST = frozenset({"fast", "priority"})
-ORDINARY = frozenset({None, "", "auto", "default"})
+ORDINARY = frozenset({None, "", "auto", "default", "standard", "standard_only"})
+"""The tier that every account has, as OpenAI and Anthropic name it."""
 
 
 @dataclass(slots=True)
@@ -42,13 +43,23 @@ class Refusals:
         return PoolExhausted(math.ceil(min(self.exhausted_ms + self.cooling_ms) / 1000))
 
 
-def able(accounts: Sequence[AccountSnapshot], *, model: str, effort: str | None, tier: str | None) -> Sequence[AccountSnapshot]:
+def able(
+    accounts: Sequence[AccountSnapshot],
+    *,
+    model: str,
+    effort: str | None,
+    tier: str | None,
+    kinds: frozenset[str] = ALL_KINDS,
+) -> Sequence[AccountSnapshot]:
     """The accounts that can serve such a request at some time. Raises NoAccountAvailable."""
     if not accounts:
         raise NoAccountAvailable("no_accounts")
-    found = [account for account in accounts if account.status == ACTIVE]
+    of_kind = [account for account in accounts if account.kind in kinds]
+    if not of_kind:
+        raise NoAccountAvailable("dialect")
+    found = [account for account in of_kind if account.status == ACTIVE]
     if not found:
-        signed_out = any(account.status == NEEDS_SIGN_IN for account in accounts)
+        signed_out = any(account.status == NEEDS_SIGN_IN for account in of_kind)
         raise NoAccountAvailable("needs_sign_in" if signed_out else "paused")
     found = [account for account in found if account.models is None or model in account.models]
     if not found:

@@ -6,7 +6,14 @@ RoutingError
 │  ├─ PoolBusy             every account cools down, shortly         facts: retry_after (whole seconds, at least 1)
 │  ├─ AccountsAtCap        every eligible account is at its cap      facts: retry_after
 │  ├─ NoAccountAvailable   no account can ever serve this            facts: reason
-│  └─ OwnerGone            the account that holds the anchor is gone
+│  ├─ OwnerExhausted       (PoolExhausted) the account that holds what the request continues
+│  ├─ OwnerBusy            (PoolBusy) the same
+│  ├─ OwnerAtCap           (AccountsAtCap) the same
+│  └─ OwnerLost            what the request continues cannot be continued: the whole conversation must be sent
+│     ├─ OwnerUnknown      nobody is known to hold it
+│     ├─ OwnerGone         the account that holds it is gone, or does not serve any more
+│     ├─ OwnerUnfit        the account that holds it does not serve such a request
+│     └─ OwnersDiffer      it names state of more than one account
 ├─ CredentialError
 │  ├─ SignInNeeded         the account must be signed in again
 │  ├─ RefreshDeferred      the issuer could not be asked; later it may work
@@ -34,6 +41,9 @@ from typing import ClassVar
 from config.errors import DomainError
 
 
+PREVIOUS_RESPONSE = "previous response"
+
+
 class RoutingError(DomainError):
     code: ClassVar[str] = "routing_error"
 
@@ -46,8 +56,8 @@ class PoolExhausted(SelectionError):
     code: ClassVar[str] = "pool_exhausted"
     status: ClassVar[int] = 429
 
-    def __init__(self, resets_at: int) -> None:
-        super().__init__("Every account of the pool has used up its limit.", resets_at=resets_at)
+    def __init__(self, resets_at: int, *, message: str = "Every account of the pool has used up its limit.") -> None:
+        super().__init__(message, resets_at=resets_at)
         self.resets_at = resets_at
 
 
@@ -55,8 +65,8 @@ class PoolBusy(SelectionError):
     code: ClassVar[str] = "pool_busy"
     status: ClassVar[int] = 429
 
-    def __init__(self, retry_after: int) -> None:
-        super().__init__("Every account of the pool is cooling down. Try again shortly.", retry_after=retry_after)
+    def __init__(self, retry_after: int, *, message: str = "Every account of the pool is cooling down. Try again shortly.") -> None:
+        super().__init__(message, retry_after=retry_after)
         self.retry_after = retry_after
 
 
@@ -64,8 +74,10 @@ class AccountsAtCap(SelectionError):
     code: ClassVar[str] = "concurrency_limit"
     status: ClassVar[int] = 429
 
-    def __init__(self, retry_after: int = 1) -> None:
-        super().__init__("Every account of the pool carries as many requests as it may.", retry_after=retry_after)
+    def __init__(
+        self, retry_after: int = 1, *, message: str = "Every account of the pool carries as many requests as it may."
+    ) -> None:
+        super().__init__(message, retry_after=retry_after)
         self.retry_after = retry_after
 
 
@@ -80,6 +92,7 @@ class NoAccountAvailable(SelectionError):
         "no_accounts": "The pool has no accounts.",
         "needs_sign_in": "Every account of the pool needs to be signed in again.",
         "paused": "No account of the pool is serving.",
+        "dialect": "No account of the pool speaks this API.",
         "model_not_served": "No account of the pool serves this model.",
         "effort_not_served": "No account of the pool serves this reasoning effort.",
         "tier_not_served": "No account of the pool serves this service tier.",
@@ -90,12 +103,53 @@ class NoAccountAvailable(SelectionError):
         self.reason = reason
 
 
-class OwnerGone(SelectionError):
+class OwnerExhausted(PoolExhausted):
+    def __init__(self, resets_at: int, *, name: str = PREVIOUS_RESPONSE) -> None:
+        super().__init__(resets_at, message=f"The account that holds the {name} has used up its limit.")
+
+
+class OwnerBusy(PoolBusy):
+    def __init__(self, retry_after: int, *, name: str = PREVIOUS_RESPONSE) -> None:
+        super().__init__(retry_after, message=f"The account that holds the {name} is cooling down. Try again shortly.")
+
+
+class OwnerAtCap(AccountsAtCap):
+    def __init__(self, *, name: str = PREVIOUS_RESPONSE) -> None:
+        super().__init__(message=f"The account that holds the {name} carries as many requests as it may.")
+
+
+class OwnerLost(SelectionError):
+    """What clients answer by sending the whole conversation; then any account may serve. `param`: the field that names what is lost."""
+
     code: ClassVar[str] = "previous_response_not_found"
     status: ClassVar[int] = 400
 
-    def __init__(self) -> None:
-        super().__init__("The account that holds the previous response is gone. Send the whole conversation again.")
+    def __init__(self, message: str, *, name: str) -> None:
+        field = {"param": "previous_response_id"} if name == PREVIOUS_RESPONSE else {}
+        super().__init__(f"{message} Send the whole conversation again.", **field)
+
+
+class OwnerUnknown(OwnerLost):
+    def __init__(self, *, name: str = PREVIOUS_RESPONSE) -> None:
+        super().__init__(f"The {name} was not found.", name=name)
+
+
+class OwnerGone(OwnerLost):
+    def __init__(self, *, name: str = PREVIOUS_RESPONSE) -> None:
+        super().__init__(f"The account that holds the {name} is gone.", name=name)
+
+
+class OwnerUnfit(OwnerLost):
+    """`reason`: one of NoAccountAvailable.SENTENCES."""
+
+    def __init__(self, reason: str, *, name: str = PREVIOUS_RESPONSE) -> None:
+        what = {"model_not_served": "model", "effort_not_served": "reasoning effort", "tier_not_served": "service tier"}
+        super().__init__(f"The account that holds the {name} does not serve this {what.get(reason, 'API')}.", name=name)
+
+
+class OwnersDiffer(OwnerLost):
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"The {one} and the {other} are held by different accounts.", name="")
 
 
 class CredentialError(RoutingError):

@@ -14,7 +14,7 @@ from routing import choice, eligibility, pace, selection, turns
 from routing.choice import Choice, Live
 from routing.errors import NoAccountAvailable, SelectionError
 from routing.pace import Turn
-from routing.snapshots import AccountSnapshot, PoolSnapshot
+from routing.snapshots import ALL_KINDS, ANTHROPIC, CHATGPT, COMPATIBLE, OPENAI, AccountSnapshot, PoolSnapshot
 
 STEPS = {
     choice.OWNED: "owner of the previous response",
@@ -24,6 +24,14 @@ STEPS = {
     pace.STILL: "stays: nobody has room by far, and one turn is left here",
     pace.MOST_ROOM: "most room: less than a fresh placement should have",
 }
+
+
+DIALECTS = {
+    "responses": frozenset({CHATGPT, OPENAI, COMPATIBLE}),
+    "chat": frozenset({CHATGPT, OPENAI, COMPATIBLE}),
+    "messages": frozenset({ANTHROPIC}),
+}
+"""Which kinds of accounts speak what clients ask in (`KINDS` of `proxy.dialects`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,7 @@ def explain(
     model: str,
     effort: str | None = None,
     tier: str | None = None,
+    kinds: frozenset[str] = ALL_KINDS,
     now_ms: int,
     rng: Callable[[], float],
 ) -> Explanation:
@@ -67,7 +76,7 @@ def explain(
     turn = turns.predicted(state.sticky, state.member_mean, is_inside=False)
     chosen = Choice([], 0, turn, 0)
     try:
-        chosen = choice.choose(pool, state, model=model, effort=effort, tier=tier, now_ms=now_ms, rng=rng)
+        chosen = choice.choose(pool, state, model=model, effort=effort, tier=tier, kinds=kinds, now_ms=now_ms, rng=rng)
     except SelectionError as error:
         refusal = error.message
     by_id = {account.account_id: account for account in pool.accounts}
@@ -81,7 +90,7 @@ def explain(
     is_alone = len(chosen.places) == 1 and chosen.places[0].step == pace.STAYS
     for account in pool.accounts:
         if account.account_id not in placed:
-            why = _why_not(pool, state, account, now_ms, model=model, effort=effort, tier=tier)
+            why = _why_not(pool, state, account, now_ms, model=model, effort=effort, tier=tier, kinds=kinds)
             if not why:
                 why = "not looked at: the session stays where it is" if is_alone else "room for less than one turn"
             told.append(_facts(pool, state, account, now_ms) | {"order": None, "score": None, "why": why})
@@ -119,10 +128,11 @@ def _why_not(
     model: str,
     effort: str | None,
     tier: str | None,
+    kinds: frozenset[str],
 ) -> str:
     """The rule of eligibility that keeps an account out; empty: none does."""
     try:
-        eligibility.able([account], model=model, effort=effort, tier=tier)
+        eligibility.able([account], model=model, effort=effort, tier=tier, kinds=kinds)
     except NoAccountAvailable as error:
         return error.reason
     known = state.state(account.account_id)

@@ -2,62 +2,35 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
+from config import redis as weir_redis
 from config import snapshot
 from config.redis import Redis
-from routing import accounts, failures, live
+from routing import accounts, due, live, observations
 from routing.failures import Failure, Kind, classify, unreachable
-from routing.snapshots import AccountSnapshot, PoolSnapshot
+from routing.observations import Observation, Told
+from routing.observations import of_headers as windows
+from routing.snapshots import CHATGPT, AccountSnapshot, PoolSnapshot
 
-__all__ = ["Failure", "Kind", "Observation", "classify", "observe_headers", "report", "unreachable", "windows"]
+__all__ = [
+    "Failure",
+    "Kind",
+    "Observation",
+    "Told",
+    "classify",
+    "observe_event",
+    "observe_headers",
+    "report",
+    "store",
+    "unreachable",
+    "windows",
+]
 
 logger = logging.getLogger(__name__)
 
-SLOTS = ("primary", "secondary")
-LONGEST_WINDOW_MINUTES = 60 * 24 * 40
-
 _observe = live.script("observe")
 _report = live.script("report")
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One window of a response head. `resets_at` unix seconds, 0 when the upstream did not say."""
-
-    minutes: int
-    used_percent: float
-    resets_at: int
-
-
-def windows(headers: Mapping[str, str], now: float) -> list[Observation]:
-    """The windows in a head, told apart by their length: upstreams put the only one they have into the first slot.
-
-    Names in lower case; `now` in unix seconds. A window without a length, or with a reset that cannot be, is left out.
-    """
-    found: dict[int, Observation] = {}
-    for slot in SLOTS:
-        try:
-            used = float(headers[f"x-codex-{slot}-used-percent"])
-            minutes = int(headers[f"x-codex-{slot}-window-minutes"])
-        except (KeyError, ValueError):
-            continue
-        if not 0 <= used <= 1000 or not 0 < minutes <= LONGEST_WINDOW_MINUTES:
-            continue
-        resets_at: int | None = 0
-        told = headers.get(f"x-codex-{slot}-reset-at")
-        after = headers.get(f"x-codex-{slot}-reset-after-seconds")
-        if told:
-            resets_at = failures.valid_reset(told, now)
-        elif after:
-            try:
-                resets_at = failures.valid_reset(now + float(after), now)
-            except ValueError:
-                resets_at = None
-        if resets_at is not None:
-            found[minutes] = Observation(minutes, used, resets_at)
-    return list(found.values())
 
 
 async def observe_headers(
@@ -68,16 +41,46 @@ async def observe_headers(
     An account that reports room in every window is not exhausted any more, whatever was believed before. For a 429 call
     this before `report`, whose word on exhaustion then stands. Raises RedisUnavailable.
     """
-    seconds = now.timestamp()
-    seen = windows(headers, seconds)
-    if not seen:
-        return seen
-    has_room = all(window.used_percent < 100 for window in seen)
-    args: list[str | int] = [account.account_id, round(seconds * 1000), 1 if has_room else 0]
-    for window in seen:
-        args += [window.minutes, f"{window.used_percent:g}", window.resets_at]
-    await _observe(redis, [live.live_key(pool)], args)
+    seen = windows(headers, now.timestamp())
+    await _stored(redis, pool, account, Told(tuple(seen)), now)
     return seen
+
+
+async def observe_event(
+    redis: Redis, pool: PoolSnapshot, account: AccountSnapshot, data: bytes, now: datetime
+) -> list[Observation]:
+    """Stores the windows of a `codex.rate_limits` event, whose JSON text is `data`, as those of a head; any other says nothing.
+
+    For the events of an event stream and the frames of a WebSocket alike. Raises RedisUnavailable.
+    """
+    told = observations.of_event(data, now.timestamp())
+    if told is None:
+        return []
+    await _stored(redis, pool, account, told, now)
+    return list(told.windows)
+
+
+async def _stored(redis: Redis, pool: PoolSnapshot, account: AccountSnapshot, told: Told, now: datetime) -> None:
+    if told.windows:
+        await _observe(redis, [live.live_key(pool)], _observation(account.account_id, told, round(now.timestamp() * 1000)))
+
+
+def store(key: str, account_id: int, told: Told, *, observed_ms: int) -> None:
+    """What a usage poll said, by the sync client, under a pool's live key. `observed_ms`: the server's clock when it was asked, so
+    that nothing that happened since is undone. An account that says it serves nothing, without a full window that says until when,
+    cools for a minute. Raises RedisUnavailable, ReplyError."""
+    client = weir_redis.sync_client()
+    if told.windows:
+        _observe.run(client, [key], _observation(account_id, told, observed_ms))
+    if told.is_refusing and all(window.used_percent < 100 for window in told.windows):
+        _report.run(client, [key], [account_id, observed_ms, live.UNKNOWN_RESET_BLOCKS_MS, 0])
+
+
+def _observation(account_id: int, told: Told, observed_ms: int) -> list[str | int]:
+    args: list[str | int] = [account_id, observed_ms, 1 if told.has_room else 0]
+    for window in told.windows:
+        args += [window.minutes, f"{window.used_percent:g}", window.resets_at]
+    return args
 
 
 async def report(
@@ -91,6 +94,9 @@ async def report(
     if failure.cooldown_seconds is None and failure.resets_at is None:
         return
     cooldown_ms = round((failure.cooldown_seconds or 0) * 1000)
+    if failure.kind is Kind.USAGE_LIMIT and account.kind == CHATGPT:
+        # Its other windows, and whether somebody grants a reset, only a poll tells. In one write with what follows.
+        due.nudge(redis, account.account_id)
     await _report(redis, [live.live_key(pool)], [account.account_id, now_ms or 0, cooldown_ms, failure.resets_at or 0])
     logger.info(
         "account failed",

@@ -5,13 +5,13 @@ All of them talk to the network and must not run inside a transaction.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from accounts.models import Organization, User
 from config.errors import DomainError
-from routing import accounts, addresses, issuer, terms, tokens, verification
+from routing import accounts, issuer, snapshots, terms, tokens, verification
 from routing.errors import AuthFileInvalid, CredentialRefused, CredentialUnverified
 from routing.models import PoolAccount
 from routing.tokens import SignIn
@@ -168,10 +168,24 @@ def exchange(
 
 
 def add_key(
-    organization: Organization, api_key: str, *, label: str, base_url: str | None = None, by: User | None, now: datetime
+    organization: Organization,
+    api_key: str,
+    *,
+    kind: str = PoolAccount.Kind.OPENAI,
+    label: str,
+    base_url: str | None = None,
+    models: Sequence[str] | None = None,
+    by: User | None,
+    now: datetime,
 ) -> Joined:
-    """Lets an API key in once its upstream took it. Raises CredentialRefused, CredentialUnverified and what `add_openai` raises."""
+    """Lets an API key in once its upstream took it: OpenAI's, Anthropic's, or one for an endpoint that is compatible with OpenAI's.
+
+    Raises CredentialRefused, CredentialUnverified and what `accounts.add_key` raises.
+    """
     accounts.checked_label(label)
-    verification.api_key(accounts.checked_key(api_key), addresses.check(base_url) if base_url else "")
-    account = accounts.add_openai(organization, api_key, label=label, base_url=base_url, by=by, now=now)
+    if models is not None:
+        accounts.checked_models(models)
+    address = accounts.checked_address(kind, base_url)
+    verification.api_key(accounts.checked_key(api_key, kind=kind), address or snapshots.default_url(kind), kind=kind)
+    account = accounts.add_key(organization, api_key, kind=kind, label=label, base_url=base_url, models=models, by=by, now=now)
     return Joined(account, is_new=account.credential_version == 1)

@@ -74,6 +74,8 @@ class PoolAccount(models.Model):
     class Kind(models.TextChoices):
         CHATGPT = "chatgpt", "ChatGPT sign-in"
         OPENAI = "openai", "OpenAI API key"
+        COMPATIBLE = "openai_compatible", "OpenAI-compatible endpoint"
+        ANTHROPIC = "anthropic", "Anthropic API key"
 
     class Status(models.TextChoices):
         ACTIVE = "active", "Serving"

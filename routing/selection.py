@@ -23,7 +23,7 @@ from routing.choice import Live, choose, unbound
 from routing.errors import AccountsAtCap, NoAccountAvailable
 from routing.live import States
 from routing.pace import Place
-from routing.snapshots import AccountSnapshot, PoolSnapshot, RoutingSnapshot
+from routing.snapshots import ALL_KINDS, AccountSnapshot, PoolSnapshot, RoutingSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +145,7 @@ async def select(
     tier: str | None,
     session_key: str | None,
     effort: str | None = None,
+    kinds: frozenset[str] = ALL_KINDS,
     member_id: int = 0,
     is_inside_turn: bool = False,
     is_bound: Callable[[], bool] = unbound,
@@ -156,7 +157,8 @@ async def select(
 ) -> Lease:
     """Takes a slot on an account for the request. One round trip; one more, for a fresh look, if `exclude` names any.
 
-    `is_inside_turn`: the request goes on with a turn, after a tool's answer; a turn stays where it is while that account answers.
+    `kinds`: of accounts that speak the client's dialect. `is_inside_turn`: the request goes on with a turn, after a tool's answer;
+    a turn stays where it is while that account answers.
     `is_bound()`, asked where the cache is cold: does the conversation hold what only its account can read (encrypted reasoning)? It
     is not moved for the cold cache alone then. `recache`: micro-credits that reading the conversation costs more where it is not
     cached. `most`: what the turn can cost at most, micro-credits, where the request offers no tools and so is the whole turn.
@@ -174,6 +176,7 @@ async def select(
         model=model,
         tier=tier,
         effort=effort,
+        kinds=kinds,
         is_inside_turn=is_inside_turn,
         is_bound=is_bound,
         recache=recache,

@@ -13,6 +13,9 @@ from routing.models import Pool, PoolAccount
 
 CHATGPT = PoolAccount.Kind.CHATGPT.value
 OPENAI = PoolAccount.Kind.OPENAI.value
+COMPATIBLE = PoolAccount.Kind.COMPATIBLE.value
+ANTHROPIC = PoolAccount.Kind.ANTHROPIC.value
+ALL_KINDS = frozenset(PoolAccount.Kind.values)
 ACTIVE = PoolAccount.Status.ACTIVE.value
 NEEDS_SIGN_IN = PoolAccount.Status.NEEDS_SIGN_IN.value
 
@@ -81,14 +84,23 @@ class RoutingSnapshot:
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+def default_url(kind: str) -> str:
+    """Where accounts of a kind are that have no address of their own; "" for a kind whose accounts all have one."""
+    urls = {
+        CHATGPT: settings.UPSTREAM_CHATGPT_URL,
+        OPENAI: settings.UPSTREAM_OPENAI_URL,
+        ANTHROPIC: settings.UPSTREAM_ANTHROPIC_URL,
+    }
+    return urls.get(kind, "")
+
+
 def _account(row: PoolAccount, today: date) -> AccountSnapshot:
-    default = settings.UPSTREAM_CHATGPT_URL if row.kind == CHATGPT else settings.UPSTREAM_OPENAI_URL
     return AccountSnapshot(
         account_id=row.pk,
         uuid=str(row.uuid),
         kind=row.kind,
         label=row.label,
-        base_url=(row.base_url or default).rstrip("/"),
+        base_url=(row.base_url or default_url(row.kind)).rstrip("/"),
         weight=row.weight_on(today),
         concurrency_cap=row.concurrency_cap,
         floor_percent=row.floor_percent,

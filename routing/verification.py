@@ -7,11 +7,14 @@ from django.conf import settings
 
 from routing import addresses
 from routing.errors import CredentialRefused, CredentialUnverified
+from routing.models import PoolAccount
 
 TIMEOUT = httpx.Timeout(10.0, read=20.0)
 
 REFUSED = frozenset({401, 402, 403})
 UNAVAILABLE_FROM = 500
+ANTHROPIC_VERSION = "2023-06-01"
+"""Of the API, demanded with every request; there is no later one."""
 
 
 def sign_in(access_token: str, chatgpt_account_id: str) -> None:
@@ -20,10 +23,14 @@ def sign_in(access_token: str, chatgpt_account_id: str) -> None:
     _ask(f"{settings.UPSTREAM_CHATGPT_URL}/wham/usage", headers, pinned=None)
 
 
-def api_key(api_key: str, base_url: str) -> None:
+def api_key(api_key: str, base_url: str, *, kind: str = PoolAccount.Kind.OPENAI) -> None:
     """Asks the API for its list of models. Raises CredentialRefused, CredentialUnverified, AddressRefused."""
-    address = base_url or settings.UPSTREAM_OPENAI_URL
-    _ask(f"{address}/models", {"authorization": f"Bearer {api_key}"}, pinned=addresses.pinned(address))
+    address = base_url.rstrip("/")
+    if kind == PoolAccount.Kind.ANTHROPIC:
+        headers = {"x-api-key": api_key, "anthropic-version": ANTHROPIC_VERSION}
+    else:
+        headers = {"authorization": f"Bearer {api_key}"}
+    _ask(f"{address}/models", headers, pinned=addresses.pinned(address))
 
 
 def _ask(url: str, headers: dict[str, str], *, pinned: str | None) -> None:
@@ -58,7 +65,8 @@ def _refuse(answer: httpx.Response) -> NoReturn:
     try:
         found = answer.json()
         error = found.get("error") if isinstance(found, dict) else None
-        code = error.get("code") if isinstance(error, dict) else None
+        # Anthropic's errors have a type alone.
+        code = (error.get("code") or error.get("type")) if isinstance(error, dict) else None
     except ValueError:
         code = None
     reason = code[:80] if isinstance(code, str) and code else f"status {answer.status_code}"

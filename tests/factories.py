@@ -61,7 +61,7 @@ def api_key(member: Member, **fields: Any) -> Key:
 def openai_account(organization: Organization, *, label: str | None = None, base_url: str | None = None) -> tuple[PoolAccount, str]:
     """An account by API key, and the key that the upstream will see."""
     token = secrets.register("sk-" + random_secrets.token_urlsafe(32), "upstream API key")
-    row = pool_accounts.add_openai(organization, token, label=label or unique("key"), base_url=base_url, by=None, now=utc_now())
+    row = pool_accounts.add_key(organization, token, label=label or unique("key"), base_url=base_url, by=None, now=utc_now())
     return row, token
 
 

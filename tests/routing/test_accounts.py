@@ -150,12 +150,12 @@ def test_a_named_plan_decides_the_weight_and_an_unknown_one_is_refused() -> None
 def test_an_api_key_joins_and_is_told_apart_by_a_digest() -> None:
     organization = made.organization()
     key = api_key()
-    account = accounts.add_openai(organization, f"{key}\n", label="Key", by=None, now=utc_now())
+    account = accounts.add_key(organization, f"{key}\n", label="Key", by=None, now=utc_now())
     assert (account.kind, account.priority) == ("openai", 10)
     assert account.identity.startswith("key:")
     assert key not in account.identity
     assert sealing.unseal(account.access_token, account=account.uuid, field="access_token") == key
-    again = accounts.add_openai(organization, key, label="Renamed", by=None, now=utc_now())
+    again = accounts.add_key(organization, key, label="Renamed", by=None, now=utc_now())
     assert (again.pk, again.label, again.credential_version) == (account.pk, "Renamed", 2)
 
 
@@ -163,7 +163,7 @@ def test_an_api_key_joins_and_is_told_apart_by_a_digest() -> None:
 def test_what_is_no_api_key_is_refused(key: str) -> None:
     organization = made.organization()
     with pytest.raises(ApiKeyInvalid):
-        accounts.add_openai(organization, key, label="Key", by=None, now=utc_now())
+        accounts.add_key(organization, key, label="Key", by=None, now=utc_now())
     assert not PoolAccount.objects.for_organization(organization).exists()
 
 
@@ -192,7 +192,7 @@ def test_an_address_inside_a_private_network_is_refused(address: str) -> None:
     """N72: base_url of an account pointing into a private range."""
     organization = made.organization()
     with pytest.raises(AddressRefused):
-        accounts.add_openai(organization, api_key(), label="Key", base_url=address, by=None, now=utc_now())
+        accounts.add_key(organization, api_key(), label="Key", base_url=address, by=None, now=utc_now())
     assert not PoolAccount.objects.for_organization(organization).exists()
 
 
@@ -202,10 +202,10 @@ def test_a_network_that_the_operator_allowed_may_be_called(settings: Any) -> Non
     settings.UPSTREAM_ALLOWED_NETWORKS = ["10.1.0.0/16"]
     settings.UPSTREAM_OPENAI_URL = "http://127.0.0.1:4010/v1"
     for address in ("http://10.1.2.3/v1/", "http://127.0.0.1:4010/v1", "https://1.1.1.1/v1"):
-        account = accounts.add_openai(organization, api_key(), label="Key", base_url=address, by=None, now=utc_now())
+        account = accounts.add_key(organization, api_key(), label="Key", base_url=address, by=None, now=utc_now())
         assert account.base_url == address.rstrip("/")
     with pytest.raises(AddressRefused):
-        accounts.add_openai(organization, api_key(), label="Key", base_url="http://10.2.0.1/v1", by=None, now=utc_now())
+        accounts.add_key(organization, api_key(), label="Key", base_url="http://10.2.0.1/v1", by=None, now=utc_now())
 
 
 # ---------------------------------------------------------------------------------------------------------- secrets
@@ -240,7 +240,7 @@ def test_no_secret_is_in_the_row_the_snapshot_the_trail_or_a_repr() -> None:
     file = auth_json(*ids())
     account = join(organization, file)
     key = api_key()
-    accounts.add_openai(organization, key, label="Key", by=None, now=utc_now())
+    accounts.add_key(organization, key, label="Key", by=None, now=utc_now())
     with connection.cursor() as cursor:
         cursor.execute("SELECT row_to_json(a)::text FROM routing_poolaccount a")
         stored = " ".join(row[0] for row in cursor.fetchall())

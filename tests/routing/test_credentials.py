@@ -400,7 +400,7 @@ async def test_a_token_about_to_expire_is_renewed_before_it_is_used(organization
 
 async def test_an_api_key_is_shown_as_it_is(organization: Organization) -> None:
     key = secrets.register(f"sk-test-{made.number():040d}", "API key")
-    account = await snapshot.in_thread(lambda: accounts.add_openai(organization, key, label="Key", by=None, now=utc_now()))
+    account = await snapshot.in_thread(lambda: accounts.add_key(organization, key, label="Key", by=None, now=utc_now()))
     found = await credentials.bearer(await snapshot.in_thread(snapshot_of, account))
     assert (found.token, found.chatgpt_account_id, found.expires_at) == (key, None, None)
     assert key not in repr(found)
@@ -408,7 +408,7 @@ async def test_an_api_key_is_shown_as_it_is(organization: Organization) -> None:
 
 async def test_a_refused_key_takes_its_account_out(organization: Organization) -> None:
     key = secrets.register(f"sk-test-{made.number():040d}", "API key")
-    account = await snapshot.in_thread(lambda: accounts.add_openai(organization, key, label="Key", by=None, now=utc_now()))
+    account = await snapshot.in_thread(lambda: accounts.add_key(organization, key, label="Key", by=None, now=utc_now()))
     pool = await snapshot.in_thread(pool_of, account)
     failure = health.classify(401, {}, b'{"error":{"code":"invalid_api_key"}}')
     assert failure.kind is Kind.REFUSED_KEY

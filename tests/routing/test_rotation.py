@@ -35,7 +35,7 @@ def organization(settings: Any) -> Organization:
     for number in range(3):
         file = auth_json(*ids())
         accounts.add_chatgpt(organization, file, label=f"Ada {number}", accept_terms=True, by=None, now=utc_now())
-    accounts.add_openai(organization, api_key(), label="Key", by=None, now=utc_now())
+    accounts.add_key(organization, api_key(), label="Key", by=None, now=utc_now())
     flows.begin(organization, SignInFlow.Kind.BROWSER, {"state": "s", "verifier": "v"}, label="", plan=None, by=None, now=utc_now())
     settings.ENCRYPTION_KEYS = {"new": NEW, "old": OLD}
     credentials.forget()

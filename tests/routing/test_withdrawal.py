@@ -55,7 +55,7 @@ def test_the_person_is_told_once_with_a_link_of_their_own(organization: Organiza
 
 
 def test_api_keys_need_none_of_this(organization: Organization) -> None:
-    accounts.add_openai(organization, api_key(), label="Key", by=None, now=utc_now())
+    accounts.add_key(organization, api_key(), label="Key", by=None, now=utc_now())
     assert mail.outbox == []
     organization.refresh_from_db()
     assert organization.sign_in_terms_accepted_at is None

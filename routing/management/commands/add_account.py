@@ -26,8 +26,12 @@ WAYS = {
     "auth_json": "--auth-json FILE",
     "api_key_stdin": "--api-key-stdin",
 }
-KINDS = {"sign_in": "chatgpt", "device": "chatgpt", "auth_json": "chatgpt", "api_key_stdin": "openai"}
-OPTIONS_OF = {"chatgpt": {"plan": "--plan", "accept_terms": "--accept-terms"}, "openai": {"base_url": "--base-url"}}
+SIGN_IN = "chatgpt"
+BY_KEY = ("openai", "openai_compatible", "anthropic")
+"""Kinds whose accounts come by an API key; the first one where none is named."""
+KINDS = {"sign_in": (SIGN_IN,), "device": (SIGN_IN,), "auth_json": (SIGN_IN,), "api_key_stdin": BY_KEY}
+OF_SIGN_INS = {"plan": "--plan", "accept_terms": "--accept-terms"}
+OF_KEYS = {"base_url": "--base-url", "models": "--models"}
 
 
 class Command(OperatorCommand):
@@ -36,7 +40,10 @@ class Command(OperatorCommand):
     def arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("organization", metavar="ORG", help="slug of the organization")
         parser.add_argument(
-            "--kind", choices=["chatgpt", "openai"], help="chatgpt: sign-in; openai: API key; follows from the rest"
+            "--kind",
+            choices=[SIGN_IN, *BY_KEY],
+            help="chatgpt: sign-in; openai: API key; openai_compatible: key and address of Azure, vLLM, a gateway; anthropic: API "
+            "key; without it, a sign-in or OpenAI's key",
         )
         parser.add_argument(
             "--sign-in",
@@ -57,7 +64,12 @@ class Command(OperatorCommand):
         parser.add_argument("--label", help="the name that pages show; default: the sign-in's e-mail")
         parser.add_argument("--plan", help="plus, pro_100, pro_200, ...: when the sign-in does not name the size")
         parser.add_argument("--accept-terms", action="store_true", help="accept the terms of sign-in accounts")
-        parser.add_argument("--base-url", metavar="URL", help="address of the API of an API key; default: the install's")
+        parser.add_argument(
+            "--base-url", metavar="URL", help="address of the API of an API key, with its /v1; default: the install's"
+        )
+        parser.add_argument(
+            "--models", nargs="+", metavar="MODEL", help="the models that an API key's account serves; default: all"
+        )
 
     def operate(self, **options: Any) -> Mapping[str, Any]:
         way = _way(options)
@@ -70,8 +82,17 @@ class Command(OperatorCommand):
         if way == "device":
             return self._device(organization, options)
         given = getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline()
-        base_url, label = options["base_url"], options["label"]
-        return _printed(joining.add_key(organization, given, label=label, base_url=base_url, by=None, now=utc_now()))
+        joined = joining.add_key(
+            organization,
+            given,
+            kind=options["kind"] or BY_KEY[0],
+            label=options["label"],
+            base_url=options["base_url"],
+            models=options["models"],
+            by=None,
+            now=utc_now(),
+        )
+        return _printed(joined)
 
     def handle(self, *args: Any, **options: Any) -> None:
         super().handle(*args, **options)
@@ -146,18 +167,18 @@ def _way(options: Mapping[str, Any]) -> str:
     kind = options["kind"]
     ways = [way for way in WAYS if options[way] is not None and options[way] is not False]
     if not ways:
-        needed = [flag for way, flag in WAYS.items() if kind in (None, KINDS[way])]
+        needed = [flag for way, flag in WAYS.items() if kind is None or kind in KINDS[way]]
         raise CommandError(f"{f'--kind {kind}' if kind else 'add_account'} needs {' or '.join(needed)}.")
     if len(ways) > 1:
         raise CommandError(f"{' and '.join(WAYS[way] for way in ways)} do not go together.")
     (way,) = ways
-    if kind is not None and kind != KINDS[way]:
+    if kind is not None and kind not in KINDS[way]:
         raise CommandError(f"{WAYS[way].split()[0]} does not go with --kind {kind}.")
-    for other, flags in OPTIONS_OF.items():
-        for name, flag in flags.items():
-            if other != KINDS[way] and options[name]:
-                raise CommandError(f"{flag} does not go with --kind {KINDS[way]}.")
-    if KINDS[way] == "openai" and not options["label"]:
+    kind = kind or KINDS[way][0]
+    for name, flag in (OF_KEYS if kind == SIGN_IN else OF_SIGN_INS).items():
+        if options[name]:
+            raise CommandError(f"{flag} does not go with --kind {kind}.")
+    if kind != SIGN_IN and not options["label"]:
         raise CommandError("An API key needs --label: it has no name of its own.")
     return way
 

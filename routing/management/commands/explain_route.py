@@ -36,6 +36,12 @@ class Command(OperatorCommand):
         parser.add_argument("--model", default="", metavar="MODEL", help="the model that is asked for")
         parser.add_argument("--effort", metavar="EFFORT", help="the reasoning effort that is asked for")
         parser.add_argument("--tier", metavar="TIER", help="the service tier that is asked for")
+        parser.add_argument(
+            "--dialect",
+            choices=sorted(explanation.DIALECTS),
+            default="responses",
+            help="the API that the client speaks: responses (the default), chat, or messages, which is Anthropic's",
+        )
         parser.add_argument("--session", metavar="SESSION", help="the client's session id, or its prompt_cache_key")
 
     def operate(self, **options: Any) -> Mapping[str, Any]:
@@ -55,6 +61,7 @@ class Command(OperatorCommand):
             model=model,
             effort=options["effort"],
             tier=options["tier"],
+            kinds=explanation.DIALECTS[options["dialect"]],
             now_ms=now_ms,
             rng=random.random,
         )
