@@ -6,6 +6,10 @@ from django.db.backends.postgresql import base
 from psycopg.pq import TransactionStatus
 
 from config import patience, scope
+from config.database import pool as database_pool
+
+MOST_RESTARTS = 3
+"""So many times the server may go away while one connection is fetched."""
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -19,7 +23,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         self._applied = None
-        return super().get_new_connection(conn_params)
+        made = super().get_new_connection(conn_params)
+        for _ in range(MOST_RESTARTS):
+            if self.pool is None or database_pool.answers(made):
+                break
+            database_pool.discard_with_all(self.pool, made)
+            made = super().get_new_connection(conn_params)
+        return made
 
     def create_cursor(self, name: str | None = None) -> Any:
         self._apply()

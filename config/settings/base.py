@@ -6,6 +6,7 @@ from typing import Any
 import environ as django_environ
 from csp.constants import NONE, SELF
 
+from config.database import pool
 from config.settings import env as environment
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -105,10 +106,16 @@ TEMPLATES: list[dict[str, Any]] = [
 # The pool is psycopg's; CONN_MAX_AGE must stay 0 with it.
 _database: dict[str, Any] = dict(django_environ.Env.db_url_config(ENV.DATABASE_URL))
 _database["ENGINE"] = "config.database"
-_database.setdefault("OPTIONS", {})["pool"] = {"min_size": 0, "max_size": 10, "timeout": 10}
+# A server that does not even refuse is given up in time: one that cannot be reached, and one that has gone without a word.
+_database["OPTIONS"] = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    **_database.get("OPTIONS", {}),
+    "pool": pool.options(),
+}
 _database["CONN_MAX_AGE"] = 0
-# A pooled connection that PostgreSQL has closed is replaced instead of failing one request.
-_database["CONN_HEALTH_CHECKS"] = True
+# `config.database` does that: it asks a pooled connection before it is used, and replaces it and its likes if it is dead.
+_database["CONN_HEALTH_CHECKS"] = False
 DATABASES: dict[str, dict[str, Any]] = {"default": _database}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
