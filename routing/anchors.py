@@ -59,6 +59,11 @@ class Owned:
     unknown: tuple[Anchor, ...] = ()
 
     @property
+    def name(self) -> str:
+        """For a sentence: what the owner is known by."""
+        return PREVIOUS_RESPONSE if self.by is None else self.by.name
+
+    @property
     def lost(self) -> Anchor | None:
         """The response that nobody is known to hold, if the request continues one."""
         return next((anchor for anchor in self.unknown if anchor.kind is Kind.RESPONSE), None)
@@ -84,7 +89,7 @@ def read(anchors: Sequence[Anchor], reply: Sequence[bytes | None]) -> Owned:
 def joined(owned: Owned, anchor: Anchor, owner: int) -> Owned:
     """The same with the owner of one more anchor. Raises OwnersDiffer."""
     if owned.owner is not None and owned.owner != owner:
-        raise OwnersDiffer(owned.by.name if owned.by is not None else "", anchor.name)
+        raise OwnersDiffer(owned.name, anchor.name)
     unknown = tuple(other for other in owned.unknown if other != anchor)
     return Owned(owner, anchor if owned.by is None else owned.by, unknown)
 

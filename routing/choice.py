@@ -6,10 +6,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from routing import eligibility, pace, turns
+from routing import anchors, eligibility, pace, turns
 from routing import live as live_state
+from routing.anchors import Owned
 from routing.eligibility import Refusals
-from routing.errors import OwnerGone
+from routing.errors import NoAccountAvailable, OwnerBusy, OwnerExhausted, OwnerGone, OwnerUnfit, PoolExhausted
 from routing.live import AccountState, States
 from routing.pace import Place, Turn
 from routing.snapshots import ACTIVE, ALL_KINDS, AccountSnapshot, PoolSnapshot
@@ -28,15 +29,12 @@ def unbound() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What Redis said of a pool before this request: states by account, the session's entry, the anchor's owner, the member's mean
-    turn (micro-credits).
-
-    `owner` is None without an anchor (previous_response_id), or when nobody is known to own it.
-    """
+    """What Redis said of a pool before this request: states by account, the session's entry, who owns what the request's anchors
+    name, the member's mean turn (micro-credits)."""
 
     states: States | dict[int, AccountState]
     sticky: Sticky | None = None
-    owner: int | None = None
+    owned: Owned = anchors.NONE
     member_mean: int | None = None
 
     def state(self, account_id: int) -> AccountState:
@@ -77,15 +75,17 @@ def choose(
 ) -> Choice:
     """The choice for one request; takes nothing. For what it asks of the request see `selection.select`.
 
-    Raises NoAccountAvailable, PoolExhausted, PoolBusy, OwnerGone.
+    Raises NoAccountAvailable, PoolExhausted, PoolBusy; of an owner OwnerGone, OwnerUnfit, OwnerExhausted, OwnerBusy.
     """
     entry = live.sticky
     turn = turns.predicted(entry, live.member_mean, is_inside=is_inside_turn)
     if most is not None:
         turn = min(turn, most)
     hold = round(pool.safety * turn)
-    if live.owner is not None:
-        place = _owned(pool, live, live.owner, model, effort, tier, exclude, now_ms, kinds=kinds, is_inside_turn=is_inside_turn)
+    if live.owned.owner is not None:
+        place = _owned(
+            pool, live, live.owned.owner, model, effort, tier, exclude, now_ms, kinds=kinds, is_inside_turn=is_inside_turn
+        )
         return Choice([place], 1, turn, hold)
     able = eligibility.able(pool.accounts, model=model, effort=effort, tier=tier, kinds=kinds)
     own = _own(pool, live, able, exclude, now_ms, turn=turn, is_inside_turn=is_inside_turn, is_bound=is_bound) if entry else None
@@ -191,11 +191,15 @@ def _owned(
     kinds: frozenset[str],
     is_inside_turn: bool,
 ) -> Place:
-    """The anchor's owner. What is merely estimated of it does not count: it cannot be answered anywhere else."""
+    """The anchors' owner. What is merely estimated of it does not count: it cannot be answered anywhere else."""
+    name = live.owned.name
     found = [account for account in pool.accounts if account.account_id == owner and account.status == ACTIVE]
     if not found:
-        raise OwnerGone
-    account = eligibility.able(found, model=model, effort=effort, tier=tier, kinds=kinds)[0]
+        raise OwnerGone(name=name)
+    try:
+        account = eligibility.able(found, model=model, effort=effort, tier=tier, kinds=kinds)[0]
+    except NoAccountAvailable as error:
+        raise OwnerUnfit(error.reason, name=name) from error
     state = live.state(owner)
     refusals = Refusals()
     is_barred = eligibility.is_barred(account, state, exclude, now_ms, refusals)
@@ -204,7 +208,10 @@ def _owned(
         refusals.exhausted_ms.append(until)
         is_barred = True
     if is_barred:
-        raise refusals.error(now_ms)
+        error = refusals.error(now_ms)
+        if isinstance(error, PoolExhausted):
+            raise OwnerExhausted(error.resets_at, name=name)
+        raise OwnerBusy(error.retry_after, name=name)
     return Place(owner, OWNED, None, candidate.room() - candidate.hold)
 
 

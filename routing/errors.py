@@ -40,7 +40,6 @@ from typing import ClassVar
 
 from config.errors import DomainError
 
-
 PREVIOUS_RESPONSE = "previous response"
 
 
@@ -119,7 +118,7 @@ class OwnerAtCap(AccountsAtCap):
 
 
 class OwnerLost(SelectionError):
-    """What clients answer by sending the whole conversation; then any account may serve. `param`: the field that names what is lost."""
+    """What clients answer by sending the whole conversation; then any account may serve."""
 
     code: ClassVar[str] = "previous_response_not_found"
     status: ClassVar[int] = 400

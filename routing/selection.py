@@ -17,22 +17,24 @@ from django.conf import settings
 
 from config.redis import Redis, ReplyError
 from config.snapshot import Snapshot
-from routing import choice, pace, sticky, turns
+from routing import anchors, choice, pace, sticky, turns
 from routing import live as live_state
+from routing.anchors import Anchor
 from routing.choice import Live, choose, unbound
-from routing.errors import AccountsAtCap, NoAccountAvailable
+from routing.errors import AccountsAtCap, NoAccountAvailable, OwnerAtCap
 from routing.live import States
 from routing.pace import Place
 from routing.snapshots import ALL_KINDS, AccountSnapshot, PoolSnapshot, RoutingSnapshot
+from routing.sticky import Sticky
 
 logger = logging.getLogger(__name__)
 
-OWNER_SECONDS = 86_400
 MOST_TOLD = 5
 """Accounts in the trace of a request."""
 
 _lease = live_state.script("lease", "holds")
 _book = live_state.script("book", "holds")
+_stay = live_state.script("stay", "holds")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +58,8 @@ class Lease:
     member_id: int = 0
     turn: int = 0
     best: tuple[Place, ...] = ()
+    entry: Sticky | None = None
+    """Where the session was before."""
 
     def trace(self) -> dict[str, Any]:
         """What the request log shows of the choice: at most MOST_TOLD accounts as [id, score, credits of headroom], best first.
@@ -103,36 +107,37 @@ def pool_for(snapshot: Snapshot, key: OfTeam, *, plan: str | None = None) -> Poo
 
 
 def live_commands(
-    pool: PoolSnapshot, session_key: str | None, previous_response_id: str | None = None, *, member_id: int = 0
+    pool: PoolSnapshot, session_key: str | None, of: Sequence[Anchor] | str | None = (), *, member_id: int = 0
 ) -> list[tuple[str | bytes | int, ...]]:
-    """What `read_live` needs, to be sent in one batch with the admission."""
+    """What `read_live` needs, to be sent in one batch with the admission. `of`: the request's anchors."""
     commands: list[tuple[str | bytes | int, ...]] = [
         ("HGETALL", live_state.live_key(pool)),
         ("GET", live_state.session_key(pool, session_key or "-")),
         ("HGET", live_state.turns_key(pool), member_id),
     ]
-    if previous_response_id:
-        commands.append(("GET", live_state.owner_key(pool.tenant_id, previous_response_id)))
+    if isinstance(of, str):
+        of = [Anchor(anchors.Kind.RESPONSE, of)]
+    if of:
+        commands.append(anchors.ask_command(pool, of))
     return commands
 
 
-def read_live(pool: PoolSnapshot, replies: Sequence[Any]) -> Live:
-    """The replies to `live_commands`, in order. Raises ReplyError if one of them is an error."""
+def read_live(pool: PoolSnapshot, replies: Sequence[Any], of: Sequence[Anchor] = ()) -> Live:
+    """The replies to `live_commands`, in order. Raises OwnersDiffer; ReplyError if one of them is an error."""
     for reply in replies:
         if isinstance(reply, ReplyError):
             raise reply
-    owner = replies[3] if len(replies) > 3 else None
     return Live(
         states=States(replies[0]),
         sticky=sticky.read(replies[1]),
-        owner=int(owner) if owner else None,
+        owned=anchors.read(of or [Anchor(anchors.Kind.RESPONSE, "")], replies[3]) if len(replies) > 3 else anchors.NONE,
         member_mean=int(replies[2]) if replies[2] else None,
     )
 
 
 def owner_command(pool: PoolSnapshot, response_id: str, account_id: int) -> tuple[str | bytes | int, ...]:
     """Records, at `response.created`, which account holds a response; a continuation then goes there and nowhere else."""
-    return ("SET", live_state.owner_key(pool.tenant_id, response_id), account_id, "EX", OWNER_SECONDS)
+    return anchors.record_commands(pool, [Anchor(anchors.Kind.RESPONSE, response_id)], account_id)[0]
 
 
 async def select(
@@ -163,9 +168,10 @@ async def select(
     is not moved for the cold cache alone then. `recache`: micro-credits that reading the conversation costs more where it is not
     cached. `most`: what the turn can cost at most, micro-credits, where the request offers no tools and so is the whole turn.
     `exclude`: the accounts that failed this request already. `now_ms` is the server's clock, as the admission told it. An anchored
-    request goes to the account that owns the anchor and to no other.
+    request goes to the account that owns its anchors and to no other.
 
-    Raises NoAccountAvailable, PoolExhausted, PoolBusy, AccountsAtCap, OwnerGone; RedisUnavailable, ReplyError.
+    Raises NoAccountAvailable, PoolExhausted, PoolBusy, AccountsAtCap; of an owner OwnerGone, OwnerUnfit, OwnerExhausted, OwnerBusy,
+    OwnerAtCap; RedisUnavailable, ReplyError.
     """
     if exclude:
         # Attempts of this request and of others have changed the state since it was read.
@@ -193,7 +199,7 @@ async def select(
         now_ms,
         lease_ms(),
         sticky.ENTRY_SECONDS if session_key else 0,
-        1 if entry is None and live.owner is None else 0,
+        1 if entry is None and live.owned.owner is None else 0,
         0 if is_inside_turn else 1,
         chosen.turn,
         chosen.hold,
@@ -218,7 +224,7 @@ async def select(
             ended.add_done_callback(_heard)
         raise
     if not position:
-        raise AccountsAtCap
+        raise AccountsAtCap if live.owned.owner is None else OwnerAtCap(name=live.owned.name)
     place = chosen.places[position - 1]
     return Lease(
         pool=pool,
@@ -233,6 +239,7 @@ async def select(
         member_id=member_id,
         turn=chosen.turn,
         best=tuple(chosen.places[:MOST_TOLD]),
+        entry=entry,
     )
 
 
@@ -244,6 +251,18 @@ def _heard(withdrawal: "asyncio.Future[Any]") -> None:
 def _lapses(now_ms: int) -> int:
     """The minute of the epoch at whose beginning a hold of now is free again."""
     return (now_ms + sticky.HOME_MOVES_AFTER_MS) // 60_000 + 1
+
+
+async def stay(redis: Redis, lease: Lease) -> None:
+    """The account could not read what the session's own had sealed: the session stays with its home, as if it had never left.
+
+    Raises RedisUnavailable, ReplyError: then the session may move to where it cannot be read.
+    """
+    entry = lease.entry
+    if entry is None or lease.session_key is None or entry.home == lease.account.account_id:
+        return
+    keys = [live_state.session_key(lease.pool, lease.session_key)]
+    await _stay(redis, keys, [lease.account.account_id, entry.home, entry.served_ms, sticky.ENTRY_SECONDS])
 
 
 async def book(redis: Redis, lease: Lease, *, credits: int, then: Literal["go", "end", "free"]) -> None:
