@@ -46,8 +46,8 @@ class _Typed(msgspec.Struct):
 
 
 _typed = msgspec.json.Decoder(_Typed)
-# Only as the first key: further behind it may be the type of something inside.
-_TYPE = re.compile(rb'data:\s*\{\s*"type"\s*:\s*"([^"\\]{1,80})"')
+# Only as the first key: further behind it may be the type of something inside. What the event line says beside it is the same.
+_TYPE = re.compile(rb'(?:event:[^\r\n]*\r?\n)?data:\s*\{\s*"type"\s*:\s*"([^"\\]{1,80})"')
 _DELTA = re.compile(rb'"delta"\s*:\s*"')
 _BACKSLASH = 0x5C
 _NAMED = b"event: response."
@@ -239,6 +239,11 @@ def _data(event: bytes) -> bytes:
             lines.append(event[start : stop - 1 if event.startswith(b"\r", stop - 1) else stop])
         at = stop + 1
     return lines[0] if len(lines) == 1 else b"\n".join(lines)
+
+
+def delta_bytes(data: bytes) -> int:
+    """Bytes of the text of a delta whose data is at hand, as JSON spells it."""
+    return _delta_length(data, 0, len(data))
 
 
 def _delta_length(chunk: bytes, start: int, end: int) -> int:
