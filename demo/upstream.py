@@ -2,7 +2,8 @@
 
     python -m uvicorn demo.upstream:app --port 9000
 
-Served: POST /backend-api/codex/responses and /v1/responses, and both as a WebSocket (GET with an upgrade); GET
+Served: POST /backend-api/codex/responses and /v1/responses, and both as a WebSocket (GET with an upgrade); POST
+/v1/chat/completions (the same answers in chunks: scripted `usage` is in its own words, `events` need no "type"); GET
 /backend-api/codex/models, /v1/models, /backend-api/wham/usage, /backend-api/wham/accounts/check; GET /oauth/authorize, POST
 /oauth/token, POST /api/accounts/deviceauth/usercode and .../token, GET /codex/device. An answer is computed from its request: it
 repeats what the user said; it calls a tool when the last user text contains RUN_TOOL (Codex' shell with `echo hi`, else the
@@ -63,6 +64,7 @@ from typing import Any
 
 from demo import upstream_socket
 from demo.upstream_call import Call, Cut, Gone
+from demo.upstream_chat import openai_chat
 from demo.upstream_issuer import Issuer
 from demo.upstream_responses import before_head, chatgpt_response, openai_response, parsed, problem, refuse, signed_in, whole
 from demo.upstream_script import Match, Wrong
@@ -276,6 +278,7 @@ async def accounts_check(call: Call) -> None:
 RESPONSES: dict[tuple[str, str], Callable[[Call, State], Awaitable[None]]] = {
     ("POST", "/backend-api/codex/responses"): chatgpt_response,
     ("POST", "/v1/responses"): openai_response,
+    ("POST", "/v1/chat/completions"): openai_chat,
 }
 PATHS: dict[tuple[str, str], Callable[[Call], Awaitable[None]]] = {
     ("GET", "/backend-api/codex/models"): codex_models,

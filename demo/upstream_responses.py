@@ -10,13 +10,17 @@ import zstandard
 
 from demo.upstream_call import Call, framed
 from demo.upstream_errors import ERRORS
-from demo.upstream_events import Response, sse
+from demo.upstream_events import Response, items_of, sse
 from demo.upstream_script import Answer, Match
 from demo.upstream_state import Account, State
 
 MOST_BODY = 64 * 1024 * 1024
 TIERS = {"priority": "priority", "flex": "flex"}
 PLAIN = Answer()
+UNSUPPORTED = frozenset(
+    {"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "metadata", "top_logprobs", "user"}
+)
+"""What the ChatGPT backend refuses by name, though it is in the Responses API."""
 
 
 def problem(message: str, code: str, kind: str = "invalid_request_error", *, param: str | None = None) -> dict[str, Any]:
@@ -60,6 +64,10 @@ async def chatgpt_response(call: Call, state: State) -> None:
         await refuse(call, "400_store")
     elif "max_output_tokens" in body:
         await refuse(call, "400_detail")
+    elif unsupported := sorted(UNSUPPORTED & body.keys()):
+        await call.json(400, {"detail": f"Unsupported parameter: {unsupported[0]}"})
+    elif any(item.get("role") == "system" for item in items_of(body)):
+        await call.json(400, {"detail": "System messages are not allowed"})
     else:
         await respond(call, state, body, raw, account)
 
