@@ -35,6 +35,8 @@ app.conf.task_default_queue = "default"
 app.conf.beat_scheduler = "config.beat:LockedScheduler"
 app.conf.beat_schedule = {
     "refresh-due-tokens": {"task": "routing.tasks.refresh_due_tokens", "schedule": 60.0},
+    # Soon after a reset, so often; one that was not run by the next is of no use any more.
+    "poll-due-accounts": {"task": "routing.tasks.poll_due_accounts", "schedule": 5.0, "options": {"expires": 10}},
     "forget-abandoned-sign-ins": {"task": "routing.tasks.forget_abandoned_sign_ins", "schedule": 900.0},
     "open-next-periods": {"task": "billing.tasks.open_next_periods", "schedule": 300.0},
     "close-ended-periods": {"task": "billing.tasks.close_ended_periods", "schedule": 300.0},

@@ -7,12 +7,12 @@ from datetime import datetime
 from functools import partial
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from accounts import audit
 from accounts.models import Organization, User
 from config import scope
-from routing import addresses, capacity, live, pools, sealing, terms, tokens, versions, withdrawal
+from routing import addresses, capacity, due, live, pools, sealing, terms, tokens, versions, withdrawal
 from routing.errors import AccountError, AccountWithdrawn, ApiKeyInvalid, AuthFileStale
 from routing.models import PoolAccount
 
@@ -86,18 +86,17 @@ def add_sign_in(
             link = withdrawal.new_link(account)
         account.label = checked_label(label or account.label or sign_in.email[:80] or sign_in.identity[:80])
         account.email = sign_in.email[:254]
-        if is_new or plan is not None or plan_type != account.plan_type:
+        if is_new or plan is not None or (plan_type and not capacity.is_same(account.plan_type, plan_type)):
             account.plan_type = plan_type[:40]
             # Its plan's, as dated, until a lead gives it another.
             account.weight_thousandths = None
+        account.reported_plan = ""
         account.access_token = sealing.seal(sign_in.access_token, account=account.uuid, field="access_token")
         account.refresh_token = sealing.seal(sign_in.refresh_token, account=account.uuid, field="refresh_token")
         account.access_expires_at = sign_in.access_expires_at
         account.refreshed_at = now
         account.refresh_claim = account.refresh_claimed_until = None
-        if account.status != PoolAccount.Status.PAUSED:
-            account.status = PoolAccount.Status.ACTIVE
-        account.status_reason = ""
+        _bring_back(account)
         account.save()
         _joined(account, organization, by=by, is_new=is_new)
         if link:
@@ -171,9 +170,7 @@ def add_key(
             account.models_served = served
         account.access_token = sealing.seal(api_key, account=account.uuid, field="access_token")
         account.refreshed_at = now
-        if account.status != PoolAccount.Status.PAUSED:
-            account.status = PoolAccount.Status.ACTIVE
-        account.status_reason = ""
+        _bring_back(account)
         account.save()
         _joined(account, organization, by=by, is_new=is_new)
     return account
@@ -223,6 +220,8 @@ def need_sign_in(account_id: int, reason: str, *, version: int | None = None) ->
             .update(
                 status=PoolAccount.Status.NEEDS_SIGN_IN,
                 status_reason=reason[:200],
+                # A lead's pause outlasts the sign-in that brings it back.
+                was_paused=ExpressionWrapper(Q(status=PoolAccount.Status.PAUSED), output_field=BooleanField()),
                 refresh_claim=None,
                 refresh_claimed_until=None,
             )
@@ -291,6 +290,14 @@ def checked_models(models: Sequence[str]) -> list[str]:
     return served
 
 
+def _bring_back(account: PoolAccount) -> None:
+    """It serves again; one that was paused, before or while it was out, stays so."""
+    is_paused = account.status == PoolAccount.Status.PAUSED or account.was_paused
+    account.status = PoolAccount.Status.PAUSED if is_paused else PoolAccount.Status.ACTIVE
+    account.was_paused = False
+    account.status_reason = ""
+
+
 def _joined(account: PoolAccount, organization: Organization, *, by: User | None, is_new: bool) -> None:
     audit.record(
         organization,
@@ -304,6 +311,8 @@ def _joined(account: PoolAccount, organization: Organization, *, by: User | None
     transaction.on_commit(
         partial(versions.publish, account.pool_id, organization.pk, account.pk, account.credential_version), robust=True
     )
+    if account.kind == PoolAccount.Kind.CHATGPT:
+        transaction.on_commit(partial(due.soon, account.pk), robust=True)
     if not is_new:
         # What the old credential was refused for says nothing about the new one.
         transaction.on_commit(partial(live.forget_troubles, account.pool_id, organization.pk, [account.pk], kinds="c"), robust=True)

@@ -32,7 +32,7 @@ class PoolAdmin(OperatorAdmin):
 
 @admin.register(PoolAccount)
 class PoolAccountAdmin(OperatorAdmin):
-    list_display = ("label", "pool", "kind", "plan_type", "email", "status", "access_expires_at", "refreshed_at")
+    list_display = ("label", "pool", "kind", "plan_type", "email", "status", "polled_at", "poll_outcome", "access_expires_at")
     list_filter = ("status", "kind", "plan_type", "pool__organization")
     list_select_related = ("pool__organization",)
     search_fields = ("label", "email", "=uuid", "pool__organization__slug")

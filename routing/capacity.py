@@ -70,6 +70,12 @@ def is_known(plan: str) -> bool:
     return name in ASSUMED or any(name in weights.by_plan for weights in DATED)
 
 
+def is_same(plan: str, told: str) -> bool:
+    """Whether an upstream that names `told` may mean `plan`: `pro`, `team` or `business` do not say which size it is."""
+    name, other = plan_name(plan), plan_name(told)
+    return name == other or ("_" not in told.strip() and name.split("_")[0] == other.split("_")[0])
+
+
 def weight_thousandths(plan: str, on: date) -> int:
     """The plan's weight that is in force on a day, in thousandths of Plus; an unknown plan counts as Plus."""
     name = plan_name(plan)

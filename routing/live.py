@@ -17,9 +17,10 @@ Tokens are never here.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -51,6 +52,10 @@ def pool_tag(pool_id: int, organization_id: int | None) -> str:
 
 def live_key(pool: PoolSnapshot) -> str:
     return f"routing:{tag(pool)}:p{pool.pool_id}:live"
+
+
+def pool_live_key(pool_id: int, organization_id: int | None) -> str:
+    return f"routing:{pool_tag(pool_id, organization_id)}:p{pool_id}:live"
 
 
 def slots_key(pool: PoolSnapshot, account_id: int) -> str:
@@ -192,9 +197,22 @@ def _windows(value: bytes | None) -> Mapping[int, Window]:
     return found
 
 
+def state_of(key: str, account_id: int) -> AccountState:
+    """One account's state under a pool's live key. Sync. Raises RedisUnavailable."""
+    names = [f"{account_id}:{kind}" for kind in "cxwvlmh"]
+    ask: Callable[..., Any] = weir_redis.sync_client().hmget
+    with weir_redis.translated():
+        values = ask(key, names)
+    flat: list[bytes] = []
+    for name, value in zip(names, values, strict=True):
+        if value is not None:
+            flat += [name.encode(), value]
+    return States(flat).get(account_id)
+
+
 def publish_version(pool_id: int, organization_id: int | None, account_id: int, version: int) -> None:
     """Tells every process that the account's credential moved. Sync. Raises RedisUnavailable."""
-    key = f"routing:{pool_tag(pool_id, organization_id)}:p{pool_id}:live"
+    key = pool_live_key(pool_id, organization_id)
     with weir_redis.translated():
         weir_redis.sync_client().hset(key, f"{account_id}:v", str(version))
 
@@ -204,7 +222,7 @@ def forget_troubles(pool_id: int, organization_id: int | None, account_ids: Iter
 
     Returns how many accounts had any of it. Sync. Raises RedisUnavailable.
     """
-    key = f"routing:{pool_tag(pool_id, organization_id)}:p{pool_id}:live"
+    key = pool_live_key(pool_id, organization_id)
     client = weir_redis.sync_client()
     wanted = set(account_ids)
     cleared: set[int] = set()

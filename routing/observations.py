@@ -1,8 +1,8 @@
 """What an upstream says of an account's windows: in the head of an answer, in an event of a stream, in the answer to a usage poll.
 
-Windows are told apart by their length, never by their slot: upstreams put the only one they have into the first. Further families of
-limits (`additional_rate_limits`, `code_review_rate_limit`, `x-<name>-primary-*`) bound other features than inference and are left out.
-Pure.
+Windows are told apart by their length, never by their slot: upstreams put the only one they have into the first. Further families
+of limits (`additional_rate_limits`, `code_review_rate_limit`, `x-<name>-primary-*`) bound single models or other features, not the
+account, and are left out. Pure.
 """
 
 import json

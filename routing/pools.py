@@ -10,7 +10,7 @@ from django.db import IntegrityError, transaction
 from accounts import audit
 from accounts.models import Organization, Team, User
 from config import snapshot
-from routing import versions
+from routing import due, versions
 from routing.errors import PoolRefused, PoolUnknown
 from routing.models import Pool, PoolAccount
 
@@ -123,7 +123,7 @@ def set_strategy(pool: Pool, fields: Mapping[str, Any], *, by: User | None) -> P
 
 def move_account(account: PoolAccount, pool: Pool, *, by: User | None) -> PoolAccount:
     """Puts the account into another pool of its organization, or into or out of a shared one. What is known of its windows stays
-    behind: the new pool learns it from the next answer. Raises PoolRefused."""
+    behind: the new pool learns it from the next poll or answer. Raises PoolRefused."""
     with transaction.atomic():
         rows = PoolAccount.objects.without_secrets().select_related("pool")
         account = rows.select_for_update(of=("self",), no_key=True).get(pk=account.pk)
@@ -141,6 +141,8 @@ def move_account(account: PoolAccount, pool: Pool, *, by: User | None) -> PoolAc
         _record(pool, by, "account.moved", {"label": account.label, "from": before.name, "to": pool.name})
         publish = partial(versions.publish, pool.pk, pool.organization_id, account.pk, account.credential_version)
         transaction.on_commit(publish, robust=True)
+        if account.kind == PoolAccount.Kind.CHATGPT:
+            transaction.on_commit(partial(due.soon, account.pk), robust=True)
     return account
 
 

@@ -8,7 +8,7 @@ from django.db import connection
 
 from config import scope
 from config.clock import utc_now
-from routing import credentials, flows
+from routing import credentials, flows, polls
 from routing.errors import CredentialError
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,12 @@ def _renew(account_id: int) -> bool:
     finally:
         connection.close()
     return True
+
+
+@shared_task
+def poll_due_accounts() -> int:
+    """Asks accounts for their use where it is time; may run twice at once. Returns how many were asked."""
+    return polls.poll_due()
 
 
 @shared_task

@@ -88,6 +88,7 @@ def withdraw(organization: Organization, account: str, *, by: User | None) -> Po
 def _take_out(row: PoolAccount, *, actor: User | None, actor_label: str) -> None:
     """Ends its service and erases its tokens, whatever a refresh under way brings back: the version moved on."""
     organization = row.pool.organization
+    row.was_paused = row.was_paused or row.status == PoolAccount.Status.PAUSED
     row.status = PoolAccount.Status.WITHDRAWN
     row.status_reason = ""
     row.access_token = row.refresh_token = row.withdrawal_digest = ""
