@@ -26,16 +26,19 @@ class Caller:
     key: KeySnapshot
 
 
-async def identify(headers: Mapping[str, str], *, now: datetime, redis: Redis, at_least: int = 0) -> Caller:
+async def identify(
+    headers: Mapping[str, str], *, now: datetime, redis: Redis, at_least: int = 0, takes_x_api_key: bool = False
+) -> Caller:
     """The caller named by the `authorization` header, judged by a snapshot of version `at_least` or newer.
+
+    `takes_x_api_key`: the key may come in `x-api-key` as well, as Anthropic's clients send it; two that differ are none.
 
     A key that is good by the snapshot in hand is proved by the admission, which knows the newest version. One that is not is
     judged again by the newest, for a round trip: it may have been made or rotated, or its organization resumed, a moment ago.
     Raises InvalidApiKey; Degraded if Redis or the database is needed and does not answer.
     """
-    scheme, _, text = headers.get("authorization", "").partition(" ")
-    text = text.strip()
-    parsed = keys.parse(text) if scheme.lower() == "bearer" else None
+    text = _presented(headers, takes_x_api_key=takes_x_api_key)
+    parsed = keys.parse(text)
     if parsed is None:
         raise InvalidApiKey(REFUSAL)
     cache = config_snapshot.cache()
@@ -57,6 +60,18 @@ async def identify(headers: Mapping[str, str], *, now: datetime, redis: Redis, a
     if key is None:
         raise _refused(snapshot, parsed.public_id, text, now)
     return Caller(snapshot, key)
+
+
+def _presented(headers: Mapping[str, str], *, takes_x_api_key: bool) -> str:
+    """The text that is shown as a key; "" where there is none, or where two are and nobody can say which is meant."""
+    scheme, _, text = headers.get("authorization", "").partition(" ")
+    bearer = text.strip() if scheme.lower() == "bearer" else ""
+    if not takes_x_api_key:
+        return bearer
+    plain = headers.get("x-api-key", "").strip()
+    if scheme and plain and plain != bearer:
+        return ""
+    return plain or bearer
 
 
 def _usable(snapshot: Snapshot, public_id: str, text: str, now: datetime) -> KeySnapshot | None:
