@@ -198,8 +198,8 @@ def _owned(
         raise OwnerGone(name=name)
     try:
         account = eligibility.able(found, model=model, effort=effort, tier=tier, kinds=kinds)[0]
-    except NoAccountAvailable as error:
-        raise OwnerUnfit(error.reason, name=name) from error
+    except NoAccountAvailable as unfit:
+        raise OwnerUnfit(unfit.reason, name=name) from unfit
     state = live.state(owner)
     refusals = Refusals()
     is_barred = eligibility.is_barred(account, state, exclude, now_ms, refusals)
