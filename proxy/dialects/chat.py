@@ -25,6 +25,7 @@ NAME = "chat"
 PATH = "/chat/completions"
 SIGN_IN_PATH = "/codex/responses"
 KINDS = frozenset({CHATGPT, OPENAI, COMPATIBLE})
+NATIVE_KINDS = KINDS - {CHATGPT}
 HEARTBEAT = b": ping\n\n"
 """A comment: every chunk would have to be one of an answer."""
 OPENING_BYTES = 2048
@@ -51,6 +52,7 @@ def inspect(body: bytes, *, coded: Coded | None = None) -> Inspection:
         max_output_tokens=_most_output(found),
         opening=_opening(found),
         coded=coded,
+        kinds=None if chat_translation.is_possible(found) else NATIVE_KINDS,
     )
 
 
@@ -197,7 +199,7 @@ class SignInWire(Wire):
         self._asked = Asked(
             model=inspection.model,
             with_usage=asks_for_usage(inspection.fields),
-            is_legacy=chat_translation.is_legacy(inspection),
+            is_legacy=chat_translation.is_legacy(inspection.fields),
             answer_id=f"chatcmpl-{uuid.uuid4().hex}",
             created_at=int(time.time()),
         )

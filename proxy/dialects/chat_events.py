@@ -93,21 +93,20 @@ class Chunks:
         self._items: dict[int | str | None, _Item] = {}
         self._calls = 0
         self._has_output = False
-        self.has_ended = False
+        self._has_ended = False
+        self._failure: dict[str, str] | None = None
 
     def translated(self, events: Iterable[Event]) -> bytes:
         out: list[bytes] = []
         for event in events:
-            if not self.has_ended and event.data is not None:
+            if not self._has_ended and event.data is not None:
                 self._event(out, event.name, event.data)
         return b"".join(out)
 
     def failed(self, *, code: str, message: str) -> bytes:
-        """The end of a stream that breaks off; nothing if it has ended already."""
-        if self.has_ended:
-            return b""
-        self.has_ended = True
-        return error_chunk(code, message)
+        """What ends a stream that breaks off: with the upstream's own words, if it gave any."""
+        self._has_ended = True
+        return error_chunk(**(self._failure or {"code": code, "message": message}))
 
     def _event(self, out: list[bytes], name: str, data: bytes) -> None:
         if name in _TEXTS or name in _ARGUMENTS:
@@ -122,7 +121,8 @@ class Chunks:
             elif name == ITEM_DONE:
                 self._done(out, value.get("item"), value.get("output_index"))
             elif name == "error":
-                out.append(self.failed(**_told(value)))
+                # Not the end yet; if nothing else follows, it is what went wrong.
+                self._failure = _told(value)
             else:
                 self._end(out, name, value.get("response"))
 
@@ -219,8 +219,10 @@ class Chunks:
         given = response if isinstance(response, dict) else {}
         if not self._head:
             self._begun.read(given)
+        self._has_ended = True
         if TERMINAL[name] == "failed":
-            out.append(self.failed(**_told(given)))
+            self._failure = _told(given)
+            out.append(error_chunk(**self._failure))
             return
         output = given.get("output")
         if not self._has_output and isinstance(output, list):
@@ -233,7 +235,6 @@ class Chunks:
         if self._asked.with_usage and usage is not None:
             out += (self._head, b'],"usage":', _json(usage), b"}\n\n")
         out.append(DONE)
-        self.has_ended = True
 
 
 # ------------------------------------------------------------------------------------------------------------ one object

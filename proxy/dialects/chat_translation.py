@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from proxy.dialects.fields import Fields
 from proxy.dialects.inspection import FAST_TIERS, Inspection, NotServed
 from proxy.errors import InvalidJson
 
@@ -32,8 +33,25 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
     "modalities": (["text"], []),
 }
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_AUDIO = b'"input_audio"'
 _INSTRUCTING = ("system", "developer")
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+def is_possible(found: Fields) -> bool:
+    """Can a ChatGPT account be asked this? Told without reading the messages, which may be long; what is wrong in itself counts as
+    possible: any account would refuse it."""
+    if _AUDIO in found.body:
+        return False
+    try:
+        check(found)
+        _tools(found.value("tools"), found.value("functions"))
+        _reasoning(found, None)
+    except NotServed:
+        return False
+    except InvalidJson:
+        pass
+    return True
 
 
 def request(inspection: Inspection, *, model: str) -> bytes:
@@ -41,8 +59,8 @@ def request(inspection: Inspection, *, model: str) -> bytes:
 
     Raises NotServed for what Responses cannot say, InvalidJson for what is no Chat Completions request; both name the field.
     """
-    check(inspection)
     found = inspection.fields
+    check(found)
     instructions, items = _conversation(found.value("messages"))
     tools = _tools(found.value("tools"), found.value("functions"))
     body: dict[str, Any] = {"model": model, "instructions": instructions, "input": items, "stream": True, "store": False}
@@ -54,10 +72,10 @@ def request(inspection: Inspection, *, model: str) -> bytes:
         is_parallel = found.value("parallel_tool_calls")
         if is_parallel is not None:
             body["parallel_tool_calls"] = is_parallel
-        elif is_legacy(inspection):
+        elif is_legacy(found):
             # A `function_call` of old has room for one.
             body["parallel_tool_calls"] = False
-    reasoning = _reasoning(inspection)
+    reasoning = _reasoning(found, inspection.reasoning_effort)
     if reasoning:
         body["reasoning"] = reasoning
     text = _text_options(found.value("response_format"), found.value("verbosity"))
@@ -73,9 +91,8 @@ def request(inspection: Inspection, *, model: str) -> bytes:
         raise InvalidJson("The request body is nested too deeply.") from error
 
 
-def check(inspection: Inspection) -> None:
+def check(found: Fields) -> None:
     """Raises NotServed for a field that cannot be carried over, InvalidJson for one whose value cannot be read."""
-    found = inspection.fields
     for name in found.spans:
         if name in _CARRIED or name in _LEFT_OUT or found.raw(name) == b"null":
             continue
@@ -87,9 +104,8 @@ def check(inspection: Inspection) -> None:
         )
 
 
-def is_legacy(inspection: Inspection) -> bool:
+def is_legacy(found: Fields) -> bool:
     """Does the client speak of `functions` and expect a `function_call`?"""
-    found = inspection.fields
     return (found.raw("functions") or b"null") != b"null" and (found.raw("tools") or b"null") == b"null"
 
 
@@ -331,18 +347,18 @@ def _named(tool: object, where: str) -> dict[str, Any]:
     return {"type": kind, "name": _string(inner.get("name"), f"{where}.{kind}.name")}
 
 
-def _reasoning(inspection: Inspection) -> dict[str, Any]:
+def _reasoning(found: Fields, effort: str | None) -> dict[str, Any]:
     """`reasoning_effort`; a client that also asks for a summary does it as in Responses, and reads it as `reasoning_content`."""
     made: dict[str, Any] = {}
-    given = inspection.fields.value("reasoning")
+    given = found.value("reasoning")
     if given is not None and not isinstance(given, dict):
         raise InvalidJson("The field 'reasoning' must be an object.", param="reasoning")
     for name, value in (given or {}).items():
         if name not in ("effort", "summary") and value is not None:
             raise NotServed(f"'reasoning.{name[:40]}' is not served on ChatGPT accounts.", param=f"reasoning.{name[:40]}")
         made[name] = value
-    if inspection.reasoning_effort is not None:
-        made["effort"] = inspection.reasoning_effort
+    if effort is not None:
+        made["effort"] = effort
     return {name: value for name, value in made.items() if value is not None}
 
 

@@ -15,7 +15,8 @@ MOST_MODEL_BYTES = 120
 _MORE_INPUT = (
     b'"input_image"', b'"input_file"', b'"file_id"', b'"item_reference"', b'"compaction', b'"encrypted_content"', b'"prompt"',
     b'"web_search', b'"file_search"', b'"code_interpreter"', b'"computer', b'"image_generation"', b'"mcp"',
-    b'"image_url"', b'"image"', b'"document"', b'"input_audio"', b'"code_execution', b'"web_fetch', b'"container"', b'"mcp_servers"',
+    b'"image_url"', b'"image"', b'"document"', b'"input_audio"', b'"code_execution', b'"web_fetch', b'"container"',
+    b'"mcp_servers"',
 )  # fmt: skip
 
 
@@ -43,6 +44,7 @@ class Inspection:
 
     `coded`: the body as it came if it came compressed; `fields` are of what it unpacks to.
     `is_warm_up`: nothing is to be generated (`generate: false` of a WebSocket client).
+    `kinds`: the kinds of accounts that can serve this very request, where not all of its dialect's can.
     """
 
     fields: Fields = field(repr=False)
@@ -57,6 +59,7 @@ class Inspection:
     opening: bytes = field(repr=False)
     coded: Coded | None = None
     is_warm_up: bool = False
+    kinds: frozenset[str] | None = None
 
     @property
     def body(self) -> bytes:
