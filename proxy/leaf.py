@@ -1,8 +1,8 @@
 """What the small GET leaves share: a caller judged by the newest configuration, and refusals in the wire's form."""
 
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
 from config import logging as weir_logging
@@ -30,6 +30,7 @@ class Asked:
     caller: Caller
     standing: Usage | None
     query: dict[str, list[str]]
+    headers: Mapping[str, str] = field(repr=False)
 
 
 def leaf(respond: Callable[[Asked], Awaitable[Answer]]) -> App:
@@ -61,9 +62,9 @@ async def _ask(resources: Resources, scope: Scope, request_id: str) -> Asked:
     for _ in range(MAX_RELOADS):
         try:
             standing = await admission.usage(resources.redis, caller.snapshot, caller.key)
-            return Asked(resources, request_id, caller, standing, query)
+            return Asked(resources, request_id, caller, standing, query, headers)
         except NoActivePlan:
-            return Asked(resources, request_id, caller, None, query)
+            return Asked(resources, request_id, caller, None, query, headers)
         except Stale as stale:
             caller = await auth.identify(headers, now=resources.now(), redis=resources.redis, at_least=stale.version)
     raise errors.Degraded("The configuration is changing. Try again in a few seconds.")

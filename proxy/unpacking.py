@@ -97,7 +97,7 @@ class Gzip(_Parts):
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
-        self._member: "zlib._Decompress | None" = None
+        self._member: zlib._Decompress | None = None
 
     def feed(self, part: bytes) -> None:
         rest, has_more = part, False

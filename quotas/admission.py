@@ -17,6 +17,7 @@ from config import snapshot as config_snapshot
 from config.redis import Argument, Command, Redis, RedisUnavailable, ReplyError, sync_client
 from config.snapshot import Snapshot, in_thread
 from quotas import engine, errors, rebuild, records, refusals, standing, views
+from quotas.gauges import Told
 from quotas.holds import Amount, Hold, Keeper, Renewer, Settled, keeper_of
 from quotas.standing import Usage
 from quotas.views import View
@@ -48,10 +49,14 @@ BUILD_POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A hold, and the replies to the commands that went along (ReplyError stands in place of a failed one)."""
+    """A hold, and the replies to the commands that went along (ReplyError stands in place of a failed one).
+
+    `told`: how full the key's windows are; None where the answer to the first try was lost, as the second one does not tell it.
+    """
 
     hold: Hold
     replies: list[Any]
+    told: Told | None = None
 
 
 def lease_ms() -> int:
@@ -104,7 +109,8 @@ async def admit(
         keeper.heard(answer[1])
         if kind == b"OK":
             keeper.saw_epoch(snapshot.organization_id, answer[3])
-            return Admission(_hold(snapshot, request_id, answer[2], answer[3]), replies)
+            told = Told(view, answer[1] // 1000, tuple(answer[4]))
+            return Admission(_hold(snapshot, request_id, answer[2], answer[3]), replies, told)
         if kind == b"DUP":
             if answer[3] != b"L":
                 raise errors.Degraded("request id has ended", retry_after=1)

@@ -52,7 +52,7 @@ class Refused(QuotaError):
     `limit`, `used`, `held`, `need` are micro-credits for the metric credits, else counts; the same in `facts`, where credits are
     decimal text. `used` excludes what running requests hold. `resets_at`: the earliest unix second at which this estimate fits as
     far as this limit is concerned; None if it never would, or if only the end of a running request can make room. `limit_uuid`
-    names the limit to My key, not on the wire; "" for the plan.
+    names the limit to My key, not on the wire; "" for the plan. `seconds`: how long the window is; 0 where there is none.
     """
 
     status: ClassVar[int] = 429
@@ -73,10 +73,12 @@ class Refused(QuotaError):
         retry_after: int,
         shown: dict[str, Any],
         limit_uuid: str = "",
+        seconds: int = 0,
     ) -> None:
         facts = {"scope": scope, "scope_name": scope_name, "metric": metric, "window": window, **shown}
         super().__init__(message, **facts, resets_at=resets_at, retry_after=retry_after)
         self.limit_uuid = limit_uuid
+        self.seconds = seconds
         self.scope = scope
         self.scope_name = scope_name
         self.metric = metric

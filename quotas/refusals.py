@@ -57,6 +57,7 @@ def refusal(snapshot: Snapshot, view: View, answer: list[Any], *, need: dict[int
         "need": need[metric],
         "shown": amounts,
         "limit_uuid": asked.limit.uuid,
+        "seconds": asked.seconds,
     }
     whose = f"the organization {scope_name}" if scope == "organization" else f"the {scope} {scope_name}"
     models = f" for {asked.limit.models}" if asked.limit.models else ""
@@ -111,6 +112,7 @@ def _plan(
         resets_at=resets_at,
         retry_after=_wait(resets_at, now_s),
         shown=amounts,
+        seconds=windows.seconds("period", view.fund_end - view.fund_start),
     )
 
 

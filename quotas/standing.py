@@ -32,6 +32,8 @@ class LimitState:
     uuid: str = ""
     models: str = ""
     """The name of its model filter; "" for all models."""
+    seconds: int = 0
+    """How long its window is (`windows.seconds`); 0 for rates and concurrency."""
     is_starting: bool = False
     """Its filter lacks what was used before it existed: shown, not enforced yet."""
 
@@ -51,13 +53,17 @@ class PlanState:
     ends_at: int
     rolled: int | None = None
     """What the plan paid, and holds, in the rolling window of its length, which may not pass the quota either; None without one."""
+    purchased: int = 0
+    """Purchased credits left, that pay beyond the quota; 0 where the plan may not use them."""
+    overage: int = 0
+    """How much overage may still pay beyond both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """`live`: requests of this key that run now. The key's own credits, tokens and requests of the plan period.
 
-    `member_credits`: what all keys of the key's member used in it.
+    `member_credits`: what all keys of the key's member used in it. `second`: when this was so, on the engine's clock.
     """
 
     limits: tuple[LimitState, ...]
@@ -67,6 +73,7 @@ class Usage:
     tokens: int
     requests: int
     member_credits: int = 0
+    second: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ def _counted(values: list[int]) -> _Counted:
 
 def read(snapshot: Snapshot, view: View, answer: list[Any]) -> Usage:
     """An `OK` of peek for `view`."""
-    second, funding = answer[3], answer[4]
+    second, funding, (granted, spent, _) = answer[3], answer[4], answer[5]
     counted = {name: _counted(values) for name, values in zip(view.names, answer[6:], strict=True)}
     quota, used, held = funding[1], funding[4], funding[5]
     member, own = counted[view.member_record], counted[view.key_record]
@@ -105,12 +112,15 @@ def read(snapshot: Snapshot, view: View, answer: list[Any]) -> Usage:
             starts_at=view.fund_start,
             ends_at=view.fund_end,
             rolled=counted[view.plan_record].sums[1][0] if view.is_plan_rolling else None,
+            purchased=max(0, granted - spent) if funding[2] == 1 else 0,
+            overage=max(0, funding[3] - funding[8]),
         ),
         live=own.live,
         credits=max(0, own.sums[0][0] - own.held_c),
         tokens=max(0, own.sums[0][1] - own.held_t),
         requests=own.sums[0][2],
         member_credits=max(0, member.sums[0][0] - member.held_c),
+        second=second,
     )
 
 
@@ -137,8 +147,7 @@ def _state(snapshot: Snapshot, asked: Asked, counted: _Counted, second: int) -> 
     resets_at = asked.ends_at
     window = asked.limit.window
     if window in ROLLING_SECONDS and total > 0:
-        bucket = _FINE_SECONDS if window in ("5h", "1d") else _COARSE_SECONDS
-        resets_at = (second // bucket + ROLLING_SECONDS[window] // bucket + 1) * bucket
+        resets_at = empty_at(window, second)
     return LimitState(
         scope=asked.limit.scope,
         scope_name=asked.limit.target_name or snapshot.accounts.name,
@@ -151,5 +160,12 @@ def _state(snapshot: Snapshot, asked: Asked, counted: _Counted, second: int) -> 
         resets_at=resets_at,
         uuid=asked.limit.uuid,
         models=asked.limit.models,
+        seconds=asked.seconds,
         is_starting=asked.is_starting,
     )
+
+
+def empty_at(window: str, second: int) -> int:
+    """The unix second at which all that is in a rolling window at `second` has left it at the latest."""
+    bucket = _FINE_SECONDS if window in ("5h", "1d") else _COARSE_SECONDS
+    return (second // bucket + ROLLING_SECONDS[window] // bucket + 1) * bucket

@@ -42,6 +42,10 @@ class Asked:
     """Boosts included."""
     is_starting: bool = False
     """Its filter is not filled yet: told, but nothing is refused by it."""
+    seconds: int = 0
+    """How long its window is (`windows.seconds`); 0 for rates and concurrency."""
+    told: int | None = None
+    """Where admit tells what it has used (`standing.Told`); None where it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,7 @@ def _build(snapshot: Snapshot, key: Any, now_s: int, filters: tuple[FilterSnapsh
 
     views: list[RecordView] = []
     asked: list[Asked] = []
+    told = 0
     edges = [windows.midnight(day, zone), period_start, fund_start, windows.midnight(day + 1, zone), period_end, fund_end]
     for one in parts:
         for name in base:
@@ -199,7 +204,12 @@ def _build(snapshot: Snapshot, key: Any, now_s: int, filters: tuple[FilterSnapsh
                     questions.append(Question(metric + records.BY_SECOND, position, UNLIMITED if is_starting else amount))
                 elif not is_starting:
                     questions.append(Question(metric, position, amount))
-                asked.append(Asked(limit, record, metric, position, ends_at, amount, is_starting))
+                is_told = metric <= records.REQUESTS and (limit.is_exact or not is_starting)
+                seconds = windows.seconds(limit.window, period_end - period_start)
+                asked.append(
+                    Asked(limit, record, metric, position, ends_at, amount, is_starting, seconds, told if is_told else None)
+                )
+                told += is_told
             views.append(RecordView(record, tuple(codes), tuple(questions)))
     plan_filter = charging.plan_filter(snapshot, source_of(subscription))
     plan_record, is_plan_rolling = "", False

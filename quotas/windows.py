@@ -10,7 +10,9 @@ from zoneinfo import ZoneInfo
 from billing.periods import day_start
 from quotas import records
 
-ROLLING_SECONDS = {"5h": 5 * 3600, "1d": 86400, "7d": 7 * 86400, "30d": 30 * 86400}
+_DAY, _MONTH = 86400, 30 * 86400
+ROLLING_SECONDS = {"5h": 5 * 3600, "1d": _DAY, "7d": 7 * _DAY, "30d": _MONTH}
+_CALENDAR_SECONDS = {"day": _DAY, "week": 7 * _DAY, "month": _MONTH}
 _ROLLING_KINDS = {
     "5h": records.FIVE_HOURS,
     "1d": records.ONE_DAY,
@@ -68,6 +70,17 @@ def code_of(window: str, day: int) -> int:
 def name_of(code: int) -> str:
     """The window's name in a code; '' for the metrics that have none."""
     return _NAMES.get(code % 16, "")
+
+
+def seconds(window: str, period: int) -> int:
+    """How long a window is, for those who tell windows apart by length; `period`: how long the plan period is. 0 for no window.
+
+    By name, not by the clock: a day has 24 hours also when clocks are changed, and a month 30 days; a plan period is a week or a
+    month.
+    """
+    if window == "period":
+        return 7 * _DAY if period <= 8 * _DAY else _MONTH
+    return ROLLING_SECONDS.get(window) or _CALENDAR_SECONDS.get(window, 0)
 
 
 def ends_at(window: str, day: int, zone: ZoneInfo) -> int | None:

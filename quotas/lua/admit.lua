@@ -2,7 +2,9 @@
 -- ARGV: time, id, need_c, hold_c, need_t, hold_t, observed_c, observed_t, lease_ms, about, view
 -- Metrics of a question: 1 credits, 2 tokens, 3 requests, 4 requests per minute, 5 concurrent, 6 requests per second, 7 the plan's own
 -- rolling window (what the plan paid); + 16: counted by the second, from the log.
--- OK ticket epoch | DUP ticket state | NO record metric code limit used held free_at | STALE version | ROLL second | COLD
+-- OK ticket epoch {told} | DUP ticket state | NO record metric code limit used held free_at | STALE version | ROLL second | COLD
+-- told: what the plan has paid in its period, purchased credits left, what the plan has paid in its rolling window or -1, then for each
+-- question of metrics 1 to 3, in order, what is used: this request is counted, what running requests hold is not.
 -- Seconds of a record that a log keeps; past that, what the log does not know is counted by the buckets.
 local MOST_LOGGED = 100000
 local id, about = ARGV[2], ARGV[10]
@@ -50,6 +52,7 @@ local counted_c, counted_t = max(hold_c, seen_c), max(hold_t, seen_t)
 local none_live, refusal = true, nil
 local told, ahead = false, false
 local logs, plan
+local tells = {0, 0, -1}
 at = 12
 for i = 1, count do
   local name, signature, codes, raw = view[at], view[at + 1], view[at + 2], got[3 + i]
@@ -90,24 +93,23 @@ for i = 1, count do
     if metric <= 3 then
       local need, used, held = 1, n, live
       if metric == 1 then need, used, held = need_c, c, held_c elseif metric == 2 then need, used, held = need_t, t, held_t end
+      if not w then w = {values(windows)} end
+      used = used + w[4 * position + metric]
       -- What needs nothing passes, also where nothing is left.
-      if need > 0 then
-        if not w then w = {values(windows)} end
-        used = used + w[4 * position + metric]
+      if need > 0 and used + need > value then
+        local asked = position == 0 and period or view[at + 2 + position]
+        make_records()
+        if gone then
+          gone = left(name, asked % 16, metric, asked % 16 > 3 and floor(fine / 36) or fine, s)
+          used = used - gone
+        end
         if used + need > value then
-          local asked = position == 0 and period or view[at + 2 + position]
-          make_records()
-          if gone then
-            gone = left(name, asked % 16, metric, asked % 16 > 3 and floor(fine / 36) or fine, s)
-            used = used - gone
-          end
-          if used + need > value then
-            local r = {0, 0, fine, 0, c, t, n}
-            refusal = {'NO', now, name, metric, asked, value, used, held, free_at(name, r, asked, metric, used, need, value, gone)}
-            break
-          end
+          local r = {0, 0, fine, 0, c, t, n}
+          refusal = {'NO', now, name, metric, asked, value, used, held, free_at(name, r, asked, metric, used, need, value, gone)}
+          break
         end
       end
+      tells[#tells + 1] = metric == 3 and used + 1 or max(0, used - held)
     elseif metric == 4 then
       if rated + older + 1 > value then
         make_records()
@@ -182,6 +184,8 @@ if not refusal then
       end
     end
   end
+  tells[1], tells[2] = used, max(0, granted - spent)
+  if plan then tells[3] = max(0, plan[4] - plan[5]) end
   held = held + counted_c
   local spill = max(0, held - max(0, quota - used))
   if plan then spill = max(spill, plan[5] + counted_c - max(0, quota - (plan[4] - plan[5]))) end
@@ -243,4 +247,4 @@ if meta ~= got[1] then puts[e + 1], puts[e + 2] = '$', meta end
 if cells then write(puts) else call('HSET', KEYS[1], unpack(puts)) end
 call('ZADD', KEYS[2], now + lease, id)
 if none_live then call('SADD', KEYS[6], string.match(KEYS[1], ':(%d+):q$')) end
-return {'OK', now, ticket, epoch}
+return {'OK', now, ticket, epoch, tells}
