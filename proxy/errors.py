@@ -29,10 +29,10 @@ UpstreamError (not shown to clients; `proxy.attempt` judges it)
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from config.errors import DomainError
 
@@ -198,7 +198,15 @@ def json_answer(status: int, value: object, *, request_id: str, headers: Sequenc
     return Answer(status, [JSON_TYPE, length, (b"x-request-id", request_id.encode()), *headers], body)
 
 
-def answer(error: DomainError, *, now: datetime, request_id: str) -> Answer:
+Shape: TypeAlias = Callable[[Mapping[str, Any], int], dict[str, Any]]
+"""OpenAI's error object and the status, to the body of a dialect's refusal."""
+
+
+def openai_shape(envelope: Mapping[str, Any], status: int) -> dict[str, Any]:
+    return {"error": dict(envelope)}
+
+
+def answer(error: DomainError, *, now: datetime, request_id: str, shape: Shape = openai_shape) -> Answer:
     """The refusal table of design section 8. Facts hold credits as decimal text already, counts as numbers."""
     envelope: dict[str, Any] = {
         "message": error.message,
@@ -213,7 +221,7 @@ def answer(error: DomainError, *, now: datetime, request_id: str) -> Answer:
         headers.append((b"retry-after", str(retry_after).encode()))
     if error.code in _FINAL:
         headers.append((b"x-should-retry", b"false"))
-    return json_answer(error.status, {"error": envelope}, request_id=request_id, headers=headers)
+    return json_answer(error.status, shape(envelope, error.status), request_id=request_id, headers=headers)
 
 
 def _type(error: DomainError) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from billing import pricing
 from billing.snapshots import RateSnapshot
 from billing.tokens import MOST_OUTPUT_TOKENS, TokenUsage
-from proxy.dialects.responses import Inspection
+from proxy.dialects.inspection import Inspection
 
 BYTES_PER_TOKEN = 4.0
 OUTPUT_TOKENS = 4096

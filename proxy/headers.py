@@ -11,7 +11,8 @@ _HOP_BY_HOP = frozenset(
 )
 # The client's own identity and way here; what the relay sets itself; what would let an upstream compress.
 _NOT_TO_UPSTREAM = _HOP_BY_HOP | {
-    b"authorization", b"x-api-key", b"host", b"chatgpt-account-id", b"cookie", b"content-length", b"accept-encoding", b"expect",
+    b"authorization", b"x-api-key", b"host", b"chatgpt-account-id", b"cookie", b"content-length", b"content-encoding",
+    b"accept-encoding", b"expect",
     b"forwarded", b"via", b"x-real-ip", b"openai-organization", b"openai-project",
 }  # fmt: skip
 _NOT_TO_UPSTREAM_PREFIXES = (b"proxy-", b"sec-websocket-", b"x-forwarded-", b"x-weir-")
@@ -37,8 +38,13 @@ def _named_by_connection(headers: Pairs) -> set[bytes]:
     return named
 
 
-def to_upstream(headers: Pairs, *, token: str, chatgpt_account_id: str | None, is_streamed: bool) -> list[tuple[bytes, bytes]]:
-    """The client's headers (lower-case names) as the account's upstream gets them; without host and content-length."""
+def to_upstream(
+    headers: Pairs, *, token: str, chatgpt_account_id: str | None, is_streamed: bool, encoding: str | None = None
+) -> list[tuple[bytes, bytes]]:
+    """The client's headers (lower-case names) as the account's upstream gets them; without host and content-length.
+
+    `encoding`: the content coding that the body goes on in, None if it is plain.
+    """
     hop = _named_by_connection(headers)
     passed = [
         (name, value)
@@ -48,6 +54,8 @@ def to_upstream(headers: Pairs, *, token: str, chatgpt_account_id: str | None, i
     passed.append((b"authorization", b"Bearer " + token.encode("ascii")))
     if chatgpt_account_id:
         passed.append((b"chatgpt-account-id", chatgpt_account_id.encode("ascii")))
+    if encoding is not None:
+        passed.append((b"content-encoding", encoding.encode("ascii")))
     if is_streamed and not _has(passed, b"accept"):
         passed.append((b"accept", b"text/event-stream"))
     if not _has(passed, b"content-type"):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,9 @@ TERMINAL: Mapping[str, str] = {
 }
 # What an upstream says before it has produced anything; a failure after these can still be answered by another account.
 PREAMBLE = frozenset({CREATED, "response.in_progress", "response.queued", "keepalive", "codex.rate_limits", ""})
+WINDOWS = "codex.rate_limits"
+DONE = b"[DONE]"
+"""The last event's data of a Chat Completions stream; no JSON."""
 FAILING = frozenset({"response.failed", "error"})
 ITEM_DONE = "response.output_item.done"
 CALLS = frozenset({"response.function_call_arguments.done", "response.custom_tool_call_input.done"})
@@ -68,6 +71,8 @@ class Meter:
     status: str = ""
     usage: dict[str, Any] | None = field(default=None, repr=False)
     failure: bytes | None = field(default=None, repr=False)
+    windows: bytes | None = field(default=None, repr=False)
+    """The newest account windows told inside the stream, until somebody takes them."""
     has_output: bool = False
     calls_tools: bool = False
     """The client is asked to run something: the turn goes on with its answer."""
@@ -98,6 +103,8 @@ class Meter:
         if name in PREAMBLE:
             if name == CREATED and data is not None:
                 self._read(data)
+            elif name == WINDOWS:
+                self.windows = data
             return
         if name in TERMINAL:
             self._end(name, event)
@@ -214,7 +221,7 @@ def want(name: str) -> Want:
     """What the relay needs of events of this name."""
     if name.endswith(".delta"):
         return Want.DELTA
-    if name in TERMINAL or name in (CREATED, "error"):
+    if name in TERMINAL or name in (CREATED, "error", WINDOWS):
         return Want.WHOLE
     return Want.COUNT
 
@@ -224,13 +231,13 @@ def want_to_fold(name: str) -> Want:
     return Want.WHOLE if name == ITEM_DONE else want(name)
 
 
-def scanner(*, is_folded: bool = False) -> sse.Scanner:
-    return sse.Scanner(want_to_fold if is_folded else want, largest=LARGEST_EVENT_BYTES)
-
-
-def rest(scanner: sse.Scanner) -> list[Event]:
+def rest(scanner: sse.Scanner, want: Callable[[str], Want]) -> list[Event]:
     """The event that a stream broke off in, if it is whole but for its empty line: half a terminal event has told nothing."""
-    return [event for event in scanner.end() if want(event.name) is not Want.WHOLE or _loaded(event.data or b"") is not None]
+    return [event for event in scanner.end() if want(event.name) is not Want.WHOLE or _is_whole(event.data or b"")]
+
+
+def _is_whole(data: bytes) -> bool:
+    return data == DONE or _loaded(data) is not None
 
 
 def next_sequence_number(events: int, last_bytes: bytes) -> int:

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from billing.snapshots import RateSnapshot, SubscriptionSnapshot
 from proxy.auth import Caller
-from proxy.dialects.responses import Inspection
+from proxy.dialects.inspection import Inspection
 from proxy.errors import EffortNotAllowed, FastModeNotAllowed, ModelNotAllowed
 
 
@@ -20,19 +20,19 @@ def subscription_of(caller: Caller, *, at: datetime) -> SubscriptionSnapshot | N
     return None if found is None else found.at(at)
 
 
-def check(caller: Caller, inspection: Inspection, *, at: datetime) -> RateSnapshot:
-    """The rate that prices the asked model at `at`.
+def check(caller: Caller, inspection: Inspection, *, model: str, at: datetime) -> RateSnapshot:
+    """The rate that prices `model` at `at`: what was asked for, or what an organization's rule lets serve in its place.
 
     Raises ModelUnknown, ModelUnpriced, ModelNotAllowed, EffortNotAllowed, FastModeNotAllowed.
     """
-    rate: RateSnapshot = caller.snapshot.billing.rates.rate_for(inspection.model, at)
+    rate: RateSnapshot = caller.snapshot.billing.rates.rate_for(model, at)
     subscription = subscription_of(caller, at=at)
     for allowed, whose in (
         (caller.key.allowed_models, "This key"),
         (subscription.models if subscription is not None else None, "Your plan"),
     ):
-        if not is_allowed(allowed, inspection.model, caller.snapshot.billing.rates.base_name(inspection.model, at)):
-            raise ModelNotAllowed(f"{whose} may not use the model {inspection.model}.", param="model")
+        if not is_allowed(allowed, model, caller.snapshot.billing.rates.base_name(model, at)):
+            raise ModelNotAllowed(f"{whose} may not use the model {model}.", param="model")
     efforts = caller.key.allowed_efforts
     effort = inspection.reasoning_effort
     if efforts is not None and effort is not None and effort not in efforts:

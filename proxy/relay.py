@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from proxy import metering
+from proxy import metering, sse
 from proxy.asgi import Receive, Send, send_answer
+from proxy.dialects.wire import Wire
 from proxy.errors import Answer
-from proxy.metering import Meter
 from proxy.sse import Event
 
 HELD_SECONDS = 0.25
@@ -19,24 +19,38 @@ TAIL_BYTES = 64 * 1024
 class Downstream:
     """The client's side of one request. After it has left, writing does nothing.
 
-    One that takes nothing for `stall_seconds` though there is something to take has left too: a laptop asleep would keep its
+    `is_started`: the head has been sent, and no other status can be. `has_content`: so has something of an answer; until then
+    another account may answer instead, for a heartbeat says nothing.
+
+    A client that takes nothing for `stall_seconds` though there is something to take has left too: a laptop asleep would keep its
     hold and its account's slot for as long as its connection lives.
     """
 
-    def __init__(self, send: Send, *, stall_seconds: float = 300.0) -> None:
+    def __init__(self, send: Send, receive: Receive, *, stall_seconds: float = 300.0) -> None:
         self._send = send
+        self._receive = receive
         self._stall_seconds = stall_seconds
         self._writing_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.wrote_at = 0.0
+        """When something was written last, by the loop's clock."""
         self.has_left = False
         self.is_started = False
+        self.has_content = False
         self.is_ended = False
 
-    async def watch(self, receive: Receive, on_left: Callable[[], None]) -> None:
-        """Waits until the client leaves. Run as a task; cancel it once the answer has ended."""
+    @property
+    def is_writing(self) -> bool:
+        return self._writing_since is not None
+
+    def begin_watch(self, on_left: Callable[[], None]) -> Callable[[], object]:
+        """Calls `on_left` once when the client leaves before its answer has ended, until what is returned is called."""
+        return asyncio.get_running_loop().create_task(self.watch(on_left)).cancel
+
+    async def watch(self, on_left: Callable[[], None]) -> None:
         self._look_for_stall(on_left)
         try:
-            while (await receive())["type"] != "http.disconnect":
+            while (await self._receive())["type"] != "http.disconnect":
                 pass
             self._leave(on_left)
         finally:
@@ -61,9 +75,11 @@ class Downstream:
         if not self.has_left:
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes, *, is_content: bool = True) -> None:
+        if is_content:
+            self.has_content = True
         if not self.has_left and data:
-            self._writing_since = asyncio.get_running_loop().time()
+            self.wrote_at = self._writing_since = asyncio.get_running_loop().time()
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
             self._writing_since = None
 
@@ -76,13 +92,13 @@ class Downstream:
     async def answer(self, answer: Answer) -> None:
         """A whole answer; only if nothing was sent before."""
         assert not self.is_started
-        self.is_started = self.is_ended = True
+        self.is_started = self.has_content = self.is_ended = True
         if not self.has_left:
             await send_answer(self._send, answer)
 
 
 class StreamRelay:
-    """One upstream stream on its way to the client: metered, then passed on byte for byte.
+    """One upstream stream on its way to the client: metered, then passed on, byte for byte unless its wire translates it.
 
     Kept back are the preamble (until output, a terminal event, or HELD_SECONDS), during which another account may still
     answer instead, and the beginning of an unfinished event, which a client cannot use before its end.
@@ -91,28 +107,27 @@ class StreamRelay:
     def __init__(
         self,
         downstream: Downstream,
-        meter: Meter,
+        wire: Wire,
         head: tuple[int, list[tuple[bytes, bytes]]],
         *,
         before_open: Callable[[], Awaitable[None]],
     ) -> None:
-        self.meter = meter
-        self._before_open = before_open
+        self.meter = wire.meter
+        self.is_open = False
+        """Has the client been sent anything of this stream?"""
         self.has_unfinished_event = False
         self.has_unended_event = False
+        self._before_open = before_open
         self._downstream = downstream
+        self._wire = wire
+        self._is_translated = wire.is_translated
         self._head = head
-        self._scanner = metering.scanner()
+        self._scanner = sse.Scanner(wire.want, largest=metering.LARGEST_EVENT_BYTES)
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._newest = b""
         self._last_whole: tuple[bytes, bytes, int] = (b"", b"", 0)
         self._held_until: float | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Has the client been sent anything of this stream?"""
-        return self._downstream.is_started
 
     @property
     def is_refused(self) -> bool:
@@ -132,6 +147,9 @@ class StreamRelay:
         events, whole = self._scanner.feed(chunk)
         for event in events:
             self.meter.see(event)
+        if self._is_translated:
+            chunk = self._wire.translated(events)
+            whole = len(chunk)
         if whole:
             self._last_whole = (self._newest, chunk, whole)
         self._newest = chunk
@@ -154,15 +172,29 @@ class StreamRelay:
         await self._start()
         await self._pass_on()
 
+    async def beat(self, heartbeat: bytes) -> None:
+        """Shows the client that its stream lives, if that can be said now: between events, and while nothing is being written."""
+        if self._downstream.is_writing or self.has_unfinished_event or (self.meter.events and not self.is_open):
+            return
+        if not self._downstream.is_started:
+            await self._downstream.start(*self._head)
+        await self._downstream.write(heartbeat, is_content=False)
+
     async def _start(self) -> None:
+        self.is_open = True
         await self._before_open()
-        await self._downstream.start(*self._head)
+        if not self._downstream.is_started:
+            await self._downstream.start(*self._head)
 
     def see_rest(self) -> None:
         """The upstream's stream has ended, or broken off: its last event may lack its empty line."""
         self.has_unended_event = self.has_unended_event or self._scanner.unfinished_bytes > 0
-        for event in metering.rest(self._scanner):
+        events = metering.rest(self._scanner, self._wire.want)
+        for event in events:
             self.meter.see(event)
+        if self._is_translated:
+            self.has_unended_event = False
+            self._keep(self._wire.translated(events))
 
     async def finish(self) -> None:
         """The upstream's stream has ended: what is left of it is passed on, also an event without its empty line."""
@@ -187,7 +219,7 @@ class StreamRelay:
     async def _pass_on(self) -> None:
         """Writes what waits, up to the last whole event; all of it if the unfinished one has grown too large to be kept."""
         ready = b"".join(self._waiting)
-        unfinished = self._scanner.unfinished_bytes
+        unfinished = 0 if self._is_translated else self._scanner.unfinished_bytes
         self.has_unfinished_event = unfinished > TAIL_BYTES
         cut = len(ready) if self.has_unfinished_event else len(ready) - min(unfinished, len(ready))
         self._waiting = [ready[cut:]] if cut < len(ready) else []

@@ -21,7 +21,8 @@ from billing.tokens import TokenUsage
 from config.snapshot import Snapshot
 from proxy import estimate
 from proxy.auth import Caller
-from proxy.dialects.responses import Inspection
+from proxy.dialects.inspection import Inspection
+from proxy.dialects.wire import Dialect
 from proxy.estimate import Estimate
 from proxy.metering import Meter
 from quotas.holds import Amount, Hold
@@ -82,35 +83,42 @@ class Call:
 
     request_id: str
     caller: Caller
+    dialect: Dialect
     inspection: Inspection
     rate: RateSnapshot
     estimate: Estimate
     session_key: str | None
     began: float
     """time.monotonic() at its first byte."""
+    model: str
+    """What is admitted, priced and logged: the asked name, or that of the model which a rule lets serve in its place."""
     alias_of: str = ""
-    """The model that the asked name stands for, if it is an alias: what accounts are chosen by and the upstream is asked for."""
-
+    """The model that `model` stands for, if it is an alias: what accounts are chosen by and the upstream is asked for."""
     is_inside_turn: bool = False
     """It goes on with a turn, after a tool's answer (`proxy.turns`)."""
 
     @property
     def upstream_model(self) -> str:
-        return self.alias_of or self.inspection.model
+        return self.alias_of or self.model
+
+    @property
+    def asked_model(self) -> str | None:
+        """The name that the client used, where the upstream is asked by another one."""
+        return None if self.upstream_model == self.inspection.model else self.inspection.model
 
     @property
     def snapshot(self) -> Snapshot:
         return self.caller.snapshot
 
 
-def about(caller: Caller, inspection: Inspection, session_key: str | None) -> bytes:
+def about(caller: Caller, inspection: Inspection, session_key: str | None, *, model: str) -> bytes:
     """The event body of an orphan: what is known before anything is sent."""
     return events.encode_body(
         Body(
             member_id=caller.key.member_id,
             key_id=caller.key.key_id,
             team_id=caller.key.team_id,
-            model_asked=inspection.model,
+            model_asked=model,
             tier_asked=_tier(inspection),
             session=session_key or "",
             is_estimated=True,
@@ -136,6 +144,8 @@ class Tab:
 
     call: Call
     hold: Hold
+    told: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Headers that tell the client how its own limits stand."""
     attempts: list[Attempt] = field(default_factory=list)
     status: str = ""
     first_token_ms: int | None = None
@@ -150,8 +160,8 @@ class Tab:
         """Has the terminal event of an answer come?"""
         return bool(self.attempts) and self.attempts[-1].meter.is_terminal
 
-    def begin(self, lease: Lease) -> Attempt:
-        attempt = Attempt(number=len(self.attempts) + 1, lease=lease)
+    def begin(self, lease: Lease, meter: Meter | None = None) -> Attempt:
+        attempt = Attempt(number=len(self.attempts) + 1, lease=lease, meter=meter or Meter())
         self.attempts.append(attempt)
         # How the one before ended is in the trace.
         self.status = ""
@@ -192,7 +202,7 @@ class Tab:
                 "implausible usage booked at the hold's amount",
                 extra={
                     "accounts": [line.price.account_id for line in lines if line.is_implausible],
-                    "model": call.inspection.model,
+                    "model": call.model,
                 },
             )
         last = self.attempts[-1] if self.attempts else None
@@ -202,7 +212,7 @@ class Tab:
             member_id=call.caller.key.member_id,
             key_id=call.caller.key.key_id,
             team_id=call.caller.key.team_id,
-            model_asked=call.inspection.model,
+            model_asked=call.model,
             session=call.session_key or "",
             account_id=last.lease.account.account_id if last is not None else None,
             response_id=meter.response_id,
@@ -217,11 +227,17 @@ class Tab:
             first_token_ms=self.first_token_ms,
             rate_id=billed.price.rate_id if billed is not None else None,
             lines=tuple(line.price for line in lines),
-            trace=tuple(attempt.trace() for attempt in self.attempts),
+            trace=self._trace(),
             raw_usage=_bounded(meter.usage),
             held=call.estimate.credits,
         )
         return Amount(credits=credits, tokens=counted), events.encode_body(body)
+
+    def _trace(self) -> tuple[dict[str, Any], ...]:
+        steps = [attempt.trace() for attempt in self.attempts]
+        if steps and self.call.model != self.call.inspection.model:
+            steps[0]["asked"] = self.call.inspection.model
+        return tuple(steps)
 
     def _line(self, attempt: Attempt) -> Line | None:
         """What one attempt costs; None if it costs nothing because nothing of it ran."""
@@ -281,15 +297,12 @@ class Tab:
     def _rate_served(self, model: str) -> RateSnapshot:
         """The rate of the model that answered, valid when the request was admitted; the asked one's if it has none."""
         call = self.call
-        if not model or model == call.inspection.model:
-            model = call.inspection.model
+        model = model or call.model
         try:
             at = datetime.fromtimestamp(self.hold.admitted_at, UTC)
             found: RateSnapshot = call.snapshot.billing.rates.rate_for(model, at)
         except (ModelUnknown, ModelUnpriced):
-            logger.warning(
-                "a model without a rate answered; billed as asked", extra={"asked": call.inspection.model, "served": model}
-            )
+            logger.warning("a model without a rate answered; billed as asked", extra={"asked": call.model, "served": model})
             return call.rate
         return found
 

@@ -1,94 +1,48 @@
 """The Responses protocol: what is read of a request, what may be changed in it, and how its events become one object. Pure."""
 
 import json
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
+from proxy import metering
 from proxy.dialects import fields
 from proxy.dialects.fields import REMOVED, Fields
-from proxy.errors import InvalidJson, ProxyError
-
-T = TypeVar("T", str, bool, int)
+from proxy.dialects.inspection import Coded, Inspection, NotServed, model_of, typed
+from proxy.dialects.wire import Wire
+from proxy.errors import InvalidJson, openai_shape
+from proxy.metering import Meter
+from proxy.sse import Event, Want
+from routing.snapshots import CHATGPT, COMPATIBLE, OPENAI
 
 NAME = "responses"
 PATH = "/responses"
-FAST_TIERS = frozenset({"priority", "fast"})
+KINDS = frozenset({CHATGPT, OPENAI, COMPATIBLE})
+HEARTBEAT = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
+"""An event, not a comment: comments do not reset Codex' idle timer (protocol note, section 4)."""
 OPENING_BYTES = 2048
-MOST_MODEL_BYTES = 120
-
-# What lets the upstream read more than the request's own text: state and files it holds, tools that it runs itself.
-_MORE_INPUT = (
-    b'"input_image"', b'"input_file"', b'"file_id"', b'"item_reference"', b'"compaction', b'"encrypted_content"', b'"prompt"',
-    b'"web_search', b'"file_search"', b'"code_interpreter"', b'"computer', b'"image_generation"', b'"mcp"',
-)  # fmt: skip
 
 
-class ModelMissing(ProxyError):
-    code = "model_not_found"
-
-
-class NotServed(ProxyError):
-    """The protocol has it, this gateway does not."""
-
-    code = "unsupported_parameter"
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """What is read of a request. `max_output_tokens` and the like are None when absent."""
-
-    fields: Fields = field(repr=False)
-    model: str
-    stream: bool
-    store: bool | None
-    service_tier: str | None
-    reasoning_effort: str | None
-    prompt_cache_key: str | None
-    previous_response_id: str | None
-    max_output_tokens: int | None
-    opening: bytes = field(repr=False)
-
-    @property
-    def body(self) -> bytes:
-        return self.fields.body
-
-    @property
-    def is_fast(self) -> bool:
-        return self.service_tier in FAST_TIERS
-
-    def may_read_more_than_sent(self) -> bool:
-        """True if the upstream may count more input than the bytes of this request (design section 3)."""
-        if self.previous_response_id or (self.fields.raw("conversation") or b"null") != b"null":
-            return True
-        return any(mark in self.body for mark in _MORE_INPUT)
-
-
-def inspect(body: bytes) -> Inspection:
-    """Reads a request body. Raises InvalidJson (also for a field of ours with the wrong kind of value), ModelMissing."""
+def inspect(body: bytes, *, coded: Coded | None = None) -> Inspection:
+    """Reads a request body. Raises InvalidJson (also for a field of ours with the wrong kind of value), ModelMissing, NotServed."""
     found = fields.scan(body)
-    model = _typed(found, "model", str)
-    if not model:
-        raise ModelMissing("The request names no model.", param="model")
-    if len(model.encode()) > MOST_MODEL_BYTES or not model.isprintable():
-        # No card has such a name, and neither the log nor an orphan's record could take it.
-        raise ModelMissing("The model does not exist.", param="model")
-    if _typed(found, "background", bool):
+    model = model_of(found)
+    if typed(found, "background", bool):
         # It would run on after its stream, where nobody meters it.
         raise NotServed("Background responses are not served here.", param="background")
-    effort = _effort(found)
     return Inspection(
         fields=found,
         model=model,
-        stream=_typed(found, "stream", bool) or False,
-        store=_typed(found, "store", bool),
-        service_tier=_typed(found, "service_tier", str),
-        reasoning_effort=effort,
-        prompt_cache_key=_typed(found, "prompt_cache_key", str),
-        previous_response_id=_typed(found, "previous_response_id", str),
-        max_output_tokens=_typed(found, "max_output_tokens", int),
+        stream=typed(found, "stream", bool) or False,
+        store=typed(found, "store", bool),
+        service_tier=typed(found, "service_tier", str),
+        reasoning_effort=_effort(found),
+        prompt_cache_key=typed(found, "prompt_cache_key", str),
+        previous_response_id=typed(found, "previous_response_id", str),
+        max_output_tokens=typed(found, "max_output_tokens", int),
         opening=_opening(found),
+        coded=coded,
+        is_warm_up=typed(found, "generate", bool) is False,
     )
 
 
@@ -99,21 +53,6 @@ def _effort(found: Fields) -> str | None:
         return None
     effort = fields.scan(raw).value("effort")
     return effort if isinstance(effort, str) else None
-
-
-def _typed(found: Fields, name: str, kind: type[T]) -> T | None:
-    raw = found.raw(name)
-    if raw is None or raw == b"null":
-        return None
-    # Told by its first byte: decoding 16 MiB of something else to say so would hold every other request up.
-    value = found.value(name) if raw[:1] in _FIRST_BYTES[kind] else None
-    if type(value) is not kind:
-        raise InvalidJson(f"The field {name!r} must be a {_KINDS[kind]}.", param=name)
-    return value
-
-
-_FIRST_BYTES: dict[type, bytes] = {str: b'"', bool: b"tf", int: b"-0123456789"}
-_KINDS: dict[type, str] = {str: "string", bool: "boolean", int: "whole number"}
 
 
 def _opening(found: Fields) -> bytes:
@@ -132,9 +71,48 @@ def for_account(inspection: Inspection, *, model: str, is_sign_in: bool) -> byte
     return fields.edit(inspection.fields, changes) if changes else inspection.body
 
 
-def for_sign_in_account(inspection: Inspection) -> bytes:
-    """The body for the ChatGPT backend, of the model that was asked for."""
-    return for_account(inspection, model=inspection.model, is_sign_in=True)
+class ResponsesWire(Wire):
+    """Responses to Responses: bytes pass as they are."""
+
+    def __init__(self, inspection: Inspection, *, model: str, kind: str) -> None:
+        is_sign_in = kind == CHATGPT
+        body = for_account(inspection, model=model, is_sign_in=is_sign_in)
+        coded = inspection.coded if is_sign_in and body is inspection.body else None
+        super().__init__(
+            path=f"/codex{PATH}" if is_sign_in else PATH,
+            body=body if coded is None else coded.data,
+            encoding=None if coded is None else coded.encoding,
+            is_streamed=is_sign_in or inspection.stream,
+            meter=Meter(),
+        )
+
+    def want(self, name: str) -> Want:
+        return metering.want(name)
+
+    def want_to_fold(self, name: str) -> Want:
+        return metering.want_to_fold(name)
+
+    def fold(self, events: list[Event]) -> bytes:
+        items = [event.data for event in events if event.name == metering.ITEM_DONE and event.data is not None]
+        terminal = next((event.data for event in events if event.name in metering.TERMINAL), None)
+        return fold(terminal or b"", items)
+
+    def failed(self, *, code: str, message: str, response_id: str, model: str, created_at: int, sequence_number: int) -> bytes:
+        return failed_event(
+            response_id=response_id,
+            model=model,
+            created_at=created_at,
+            sequence_number=sequence_number,
+            code=code,
+            message=message,
+        )
+
+
+def wire(inspection: Inspection, *, model: str, kind: str) -> Wire:
+    return ResponsesWire(inspection, model=model, kind=kind)
+
+
+refusal = openai_shape
 
 
 # ---------------------------------------------------------------------------------------------------------------- folding
@@ -205,8 +183,8 @@ def _loaded(data: bytes) -> dict[str, Any]:
 
 
 def failed_event(*, response_id: str, model: str, created_at: int, sequence_number: int, code: str, message: str) -> bytes:
-    """A `response.failed` of ours, for a stream that we must end ourselves."""
-    response = {
+    """A `response.failed` of ours, for a stream that we must end ourselves; after a `response.created` if it is the first event."""
+    response: dict[str, Any] = {
         "id": response_id,
         "object": "response",
         "created_at": created_at,
@@ -217,5 +195,12 @@ def failed_event(*, response_id: str, model: str, created_at: int, sequence_numb
         "output": [],
         "usage": None,
     }
-    data = {"type": "response.failed", "sequence_number": sequence_number, "response": response}
-    return b"event: response.failed\ndata: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+    if sequence_number > 0:
+        return _event("response.failed", sequence_number, response)
+    created = response | {"status": "in_progress", "error": None}
+    return _event("response.created", 0, created) + _event("response.failed", 1, response)
+
+
+def _event(name: str, sequence_number: int, response: dict[str, Any]) -> bytes:
+    data = {"type": name, "sequence_number": sequence_number, "response": response}
+    return b"event: " + name.encode() + b"\ndata: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"

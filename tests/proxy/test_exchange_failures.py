@@ -328,14 +328,14 @@ async def test_a_continuation_nobody_owns_is_served_where_it_can_be_and_an_owned
 @pytest.mark.parametrize(
     "hook",
     [
-        "proxy.attempt.Sender._request",
-        "proxy.attempt.Sender._answered",
+        "proxy.http_attempt.HttpAttempt._request",
+        "proxy.http_attempt.HttpAttempt._answered",
         "proxy.relay.StreamRelay.feed",
         "proxy.relay.StreamRelay.open",
         "proxy.settlement.Tab.owed",
-        "proxy.exchange.selection.select",
-        "proxy.exchange.selection.read_live",
-        "proxy.attempt.Sender._record_owner",
+        "proxy.engine.selection.select",
+        "proxy.engine.selection.read_live",
+        "proxy.attempt.Attempting._record_owner",
         "proxy.attempt.credentials.bearer",
     ],
 )

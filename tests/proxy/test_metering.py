@@ -8,7 +8,7 @@ import pytest
 from billing import tokens
 from billing.errors import ImplausibleUsage
 from billing.tokens import TokenUsage
-from proxy import metering
+from proxy import metering, sse
 from proxy.metering import Meter
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -16,7 +16,7 @@ SAMPLES = Path(__file__).parent / "samples"
 
 def metered(data: bytes) -> Meter:
     meter = Meter()
-    scanner = metering.scanner()
+    scanner = sse.Scanner(metering.want, largest=metering.LARGEST_EVENT_BYTES)
     for event in scanner.feed(data)[0] + scanner.end():
         meter.see(event)
     return meter

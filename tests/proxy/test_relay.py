@@ -10,7 +10,6 @@ import pytest
 
 from proxy import relay as relaying
 from proxy.dialects import responses
-from proxy.metering import Meter
 from proxy.relay import Downstream, StreamRelay
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -29,6 +28,9 @@ class Client:
     async def send(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
 
+    async def receive(self) -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
     @property
     def bodies(self) -> list[bytes]:
         return [message["body"] for message in self.messages if message["type"] == "http.response.body"]
@@ -40,12 +42,13 @@ class Client:
 
 def make() -> tuple[StreamRelay, Client, Downstream]:
     client = Client()
-    downstream = Downstream(client.send)
+    downstream = Downstream(client.send, client.receive)
 
     async def before_open() -> None:
         client.opened.append(downstream.is_started)
 
-    return StreamRelay(downstream, Meter(), (200, [(b"a", b"b")]), before_open=before_open), client, downstream
+    wire = responses.wire(responses.inspect(b'{"model":"m","stream":true}'), model="m", kind="openai")
+    return StreamRelay(downstream, wire, (200, [(b"a", b"b")]), before_open=before_open), client, downstream
 
 
 async def test_a_whole_stream_passes_unchanged_however_it_is_split() -> None:
@@ -168,10 +171,7 @@ async def test_nothing_is_written_to_a_client_that_has_left_but_metering_goes_on
     await relay.feed(b"".join(EVENTS[:6]))
     left: list[bool] = []
 
-    async def receive() -> dict[str, str]:
-        return {"type": "http.disconnect"}
-
-    await downstream.watch(receive, lambda: left.append(True))
+    await downstream.watch(lambda: left.append(True))
     assert left == [True]
     before = client.body
     await relay.feed(b"".join(EVENTS[6:]))
@@ -185,9 +185,6 @@ async def test_leaving_after_the_end_is_not_leaving() -> None:
     await downstream.start(200, [])
     await downstream.end()
 
-    async def receive() -> dict[str, str]:
-        return {"type": "http.disconnect"}
-
-    await downstream.watch(receive, lambda: pytest.fail("heard"))
+    await downstream.watch(lambda: pytest.fail("heard"))
     assert not downstream.has_left
     assert client.bodies == [b""]

@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy import metering
+from proxy import metering, sse
 from proxy.dialects import fields, responses
+from proxy.dialects.inspection import ModelMissing, NotServed
 from proxy.errors import InvalidJson
 
 SAMPLES = Path(__file__).parent / "samples"
+
+
+def for_sign_in_account(body: bytes) -> bytes:
+    return responses.wire(responses.inspect(body), model="m", kind="chatgpt").body
 
 
 def test_reads_what_it_needs() -> None:
@@ -103,7 +108,7 @@ def test_a_huge_value_of_the_wrong_kind_is_not_decoded(name: str) -> None:
 
 
 def test_a_background_response_is_refused_because_nobody_would_meter_it() -> None:
-    with pytest.raises(responses.NotServed) as refused:
+    with pytest.raises(NotServed) as refused:
         responses.inspect(b'{"model":"m","background":true,"stream":true}')
     assert (refused.value.status, refused.value.code, refused.value.facts) == (
         400,
@@ -114,29 +119,29 @@ def test_a_background_response_is_refused_because_nobody_would_meter_it() -> Non
 
 
 def test_a_request_without_a_model_names_the_field() -> None:
-    with pytest.raises(responses.ModelMissing) as caught:
+    with pytest.raises(ModelMissing) as caught:
         responses.inspect(b'{"input":"x"}')
     assert (caught.value.code, caught.value.status, caught.value.facts) == ("model_not_found", 400, {"param": "model"})
 
 
 @pytest.mark.parametrize("name", ["m" * 121, "한" * 41, "m\u0000", "m\n"])
 def test_a_name_that_no_model_can_have_does_not_exist(name: str) -> None:
-    with pytest.raises(responses.ModelMissing):
+    with pytest.raises(ModelMissing):
         responses.inspect(json.dumps({"model": name}).encode())
 
 
 def test_sign_in_accounts_get_a_stream_that_is_not_stored() -> None:
     """A24: the bound on the output, which that backend refuses, is taken out; all else stays as it was."""
     body = b'{ "model" : "m",\n "max_output_tokens": 1000 , "stream":false,"input":"\\u00e9 \xf0\x9f\xa6\x8a",  "x": 1.0e5 }'
-    edited = responses.for_sign_in_account(responses.inspect(body))
+    edited = for_sign_in_account(body)
     assert edited == b'{ "model" : "m" , "stream":true,"input":"\\u00e9 \xf0\x9f\xa6\x8a",  "x": 1.0e5 ,"store":false}'
 
 
 def test_a_body_that_is_right_already_is_not_touched() -> None:
     """N56"""
     body = b'{"stream":true ,"model":"m","store":false,"input":[{"type":"unknown","deep":{"a":[1,2,3]}}]}'
-    assert responses.for_sign_in_account(responses.inspect(body)) is not None
-    assert responses.for_sign_in_account(responses.inspect(body)) == body
+    assert for_sign_in_account(body) is not None
+    assert for_sign_in_account(body) == body
 
 
 _blanks = st.text(alphabet=" \t\n\r", max_size=3)
@@ -207,7 +212,7 @@ def test_knows_when_more_input_than_bytes_is_possible(body: bytes, expected: boo
 
 
 def _fold(data: bytes) -> dict[str, Any]:
-    scanner = metering.scanner(is_folded=True)
+    scanner = sse.Scanner(metering.want_to_fold, largest=metering.LARGEST_EVENT_BYTES)
     events = scanner.feed(data)[0]
     items = [event.data for event in events if event.name == metering.ITEM_DONE and event.data is not None]
     assert events[-1].data is not None

@@ -98,7 +98,7 @@ def tab(*, kind: str = "openai", **fields: Any) -> tuple[Tab, Attempt]:
     inspection = responses.inspect(json.dumps({"model": "m", "stream": True, "input": "x" * 372, **fields}).encode())
     priced = RATES.rate_for(inspection.model, NOW)
     guess = estimate.estimate(inspection, priced, has_sign_in_account=kind == "chatgpt", known=Learned())
-    call = Call("req_1", caller(), inspection, priced, guess, "session", time.monotonic())
+    call = Call("req_1", caller(), responses, inspection, priced, guess, "session", time.monotonic(), inspection.model)
     hold = Hold("req_1", 3, int(NOW.timestamp()), 0, b"", 1, "o", 0)
     made = Tab(call, hold)
     pool = PoolSnapshot(1, "u", "pool", 3, 3, "capacity_weighted", frozenset(), ())
@@ -250,7 +250,7 @@ def test_a_request_by_an_alias_is_priced_at_the_model_it_stood_for_when_admitted
         parts = {"billing": BillingSnapshot(rates=replace(RATES, aliases={"latest": stands_for}), subscriptions=())}
         inspection = responses.inspect(json.dumps({"model": "latest", "input": "x" * 3972}).encode())
         asked = Caller(Snapshot(organization_id=3, version=1, parts=parts), made.call.caller.key)
-        made.call = replace(made.call, caller=asked, inspection=inspection)
+        made.call = replace(made.call, caller=asked, inspection=inspection, model=inspection.model)
         attempt.ended_by = EndedBy.CLIENT
         made.status = "client_closed"
         attempt.meter.usage = None
@@ -305,7 +305,7 @@ def test_observing_tells_the_hold_the_input_at_once_and_output_as_it_comes() -> 
 
 def test_the_body_of_an_orphan_fits_and_names_no_prompt() -> None:
     made, _ = tab(service_tier="priority")
-    body = about(made.call.caller, made.call.inspection, "a" * 32)
+    body = about(made.call.caller, made.call.inspection, "a" * 32, model="m")
     assert len(body) <= 512
     decoded = decode_body(body)
     assert (decoded.status, decoded.is_estimated, decoded.member_id, decoded.key_id) == ("orphaned", True, 42, 9)
@@ -324,7 +324,7 @@ def test_raw_usage_that_the_log_cannot_take_is_not_kept() -> None:
 def test_the_largest_orphan_fits() -> None:
     made, _ = tab()
     inspection = responses.inspect(json.dumps({"model": '"' * 120, "service_tier": '"' * 500}).encode())
-    assert len(about(made.call.caller, inspection, "a" * 32)) <= 512
+    assert len(about(made.call.caller, inspection, "a" * 32, model=inspection.model)) <= 512
 
 
 def test_nothing_is_learned_from_a_few_and_nothing_absurd_from_many() -> None:
@@ -361,14 +361,14 @@ def test_what_a_key_may_not_ask_is_refused_before_anything_is_counted(
     """C13: an unknown model is refused, never free."""
     inspection = responses.inspect(json.dumps({"model": "m", **asked}).encode())
     with pytest.raises(DomainError) as caught:
-        permits.check(caller(**fields), inspection, at=NOW)
+        permits.check(caller(**fields), inspection, model=inspection.model, at=NOW)
     assert (caught.value.code, caught.value.status) == (code, 400)
     assert caught.value.facts["param"] in ("model", "reasoning.effort", "service_tier")
 
 
 def test_a_dated_name_is_allowed_where_its_model_is() -> None:
     inspection = responses.inspect(b'{"model":"m-2026-05-05","service_tier":"default"}')
-    assert permits.check(caller(allowed_models=frozenset({"m"})), inspection, at=NOW).rate_id == 1
+    assert permits.check(caller(allowed_models=frozenset({"m"})), inspection, model=inspection.model, at=NOW).rate_id == 1
 
 
 def test_a_continuation_is_estimated_with_what_its_parent_read_and_wrote() -> None:
