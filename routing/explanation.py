@@ -107,12 +107,17 @@ def explain(
 
 
 def _facts(pool: PoolSnapshot, state: Live, account: AccountSnapshot, now_ms: int) -> dict[str, Any]:
-    candidate, _ = eligibility.measure(pool, account, state.state(account.account_id), now_ms)
+    known = state.state(account.account_id)
+    candidate, _ = eligibility.measure(pool, account, known, now_ms)
+    # A window that has ended is unknown until it is reported again, though it is ranked as unused.
+    reported = [window.minutes for window in known.windows.values() if not window.is_over(now_ms)]
+    has_short = any(minutes < eligibility.DAY_MINUTES for minutes in reported)
+    has_week = any(minutes >= eligibility.DAY_MINUTES for minutes in reported)
     return {
         "account": account.label,
         "id": account.uuid,
-        "used_5h": round(candidate.u5, 4) if candidate.has_short else None,
-        "used_week": round(candidate.uw, 4) if candidate.has_week else None,
+        "used_5h": round(candidate.u5, 4) if has_short else None,
+        "used_week": round(candidate.uw, 4) if has_week else None,
         "resets_in_seconds": round(candidate.tau) if candidate.has_week and candidate.is_tau_known else None,
         "held": round(candidate.hold, 2),
         "room": _finite(pace.head(candidate, Turn(0.0))),

@@ -89,6 +89,14 @@ class Window(msgspec.Struct, frozen=True, gc=False):
     seen: int = 0
     start: int = 0
 
+    def name(self) -> str:
+        """Its length, for people: `5h`, `week`."""
+        if self.minutes == 10_080:
+            return "week"
+        units = ((1440, "d"), (60, "h"), (1, "min"))
+        size, unit = next((size, unit) for size, unit in units if self.minutes % size == 0)
+        return f"{self.minutes // size}{unit}"
+
     def is_over(self, now_ms: int) -> bool:
         """Its reset has passed; or, where that is not known, so much time that it says nothing any more."""
         if self.resets_at:
@@ -135,6 +143,10 @@ class AccountState(msgspec.Struct, frozen=True, gc=False):
         for window in self.windows.values():
             until = max(until, window.blocks_until_ms(now_ms))
         return until
+
+    def blocked_until_ms(self, now_ms: int) -> int:
+        """When it may be used again: exhausted, or cooling; 0: now."""
+        return max(self.exhausted_until_ms(now_ms), self.cooling_until_ms if self.cooling_until_ms > now_ms else 0)
 
     def held_at(self, now_ms: int) -> int:
         """Micro-credits held for turns that run or may go on; what has lapsed does not count."""
