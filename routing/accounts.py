@@ -7,14 +7,14 @@ from datetime import datetime
 from functools import partial
 
 from django.db import transaction
-from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models import BooleanField, ExpressionWrapper, F, Q
 
 from accounts import audit
 from accounts.models import Organization, User
 from config import scope
 from routing import addresses, capacity, due, live, pools, sealing, terms, tokens, versions, withdrawal
 from routing.errors import AccountError, AccountWithdrawn, ApiKeyInvalid, AuthFileStale
-from routing.models import PoolAccount
+from routing.models import PoolAccount, PoolAccountQuerySet
 
 logger = logging.getLogger(__name__)
 
@@ -57,16 +57,15 @@ def add_sign_in(
     """Puts a sign-in account into the organization's pool; the same identity again renews its tokens, whatever its status was.
 
     `label` empty keeps the old one, or is the person's e-mail; `plan` names the size when the sign-in does not (`pro_200`). Its
-    person is told by e-mail. `is_persons_own`: the person has just signed in; what a file holds may be old instead, and does not
-    bring back an account that was withdrawn. Raises AccountError, AuthFileStale, AccountWithdrawn.
+    person is told by e-mail. One that was moved to a shared pool is renewed there, by an operator. `is_persons_own`: the person
+    has just signed in; what a file holds may be old instead, and does not bring back an account that was withdrawn. Raises
+    AccountError, AuthFileStale, AccountWithdrawn.
     """
     check_plan(plan)
     plan_type = (plan or sign_in.plan_type or "").strip().lower()
     with transaction.atomic():
         organization = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
-        account = PoolAccount.objects.for_organization(organization).filter(
-            kind=PoolAccount.Kind.CHATGPT, identity=sign_in.identity
-        ).select_for_update(of=("self",), no_key=True).first()  # fmt: skip
+        account = _sign_ins(organization, sign_in.identity).select_for_update(of=("self",), no_key=True).first()
         is_new = account is None
         if account is None:
             account = PoolAccount(
@@ -76,6 +75,7 @@ def add_sign_in(
                 chatgpt_account_id=sign_in.chatgpt_account_id,
             )
         else:
+            refuse_shared(account)
             if not is_persons_own:
                 refuse_old(account, sign_in)
             account.credential_version += 1
@@ -119,10 +119,26 @@ def refuse_old(account: PoolAccount, sign_in: tokens.SignIn, *, is_same_old: boo
         raise AuthFileStale("The pool holds a newer sign-in of this account; nothing was changed.")
 
 
+def refuse_shared(account: PoolAccount) -> None:
+    """Keeps an organization from renewing what the operator has taken into a shared pool. Raises AccountError."""
+    if account.pool.organization_id is None and scope.current() != scope.EVERYTHING:
+        raise AccountError(f"This account is in the operator's shared pool {account.pool.name}; the operator renews it there.")
+
+
 def find_sign_in(organization: Organization, identity: str) -> PoolAccount | None:
-    """The organization's account of this identity, without its ciphertexts."""
-    rows = PoolAccount.objects.for_organization(organization).without_secrets()
-    return rows.filter(kind=PoolAccount.Kind.CHATGPT, identity=identity).first()
+    """The account of this identity that the organization has, or a shared pool, without its ciphertexts. Raises AccountError for a
+    shared one that the caller may not renew."""
+    found = _sign_ins(organization, identity).without_secrets().first()
+    if found is not None:
+        refuse_shared(found)
+    return found
+
+
+def _sign_ins(organization: Organization, identity: str) -> PoolAccountQuerySet:
+    """The organization's first. A second row of the same sign-in would spend the refresh token that the first one holds."""
+    rows = PoolAccount.objects.filter(Q(pool__organization=organization) | Q(pool__organization=None))
+    rows = rows.filter(kind=PoolAccount.Kind.CHATGPT, identity=identity).select_related("pool__organization")
+    return rows.order_by(F("pool__organization").asc(nulls_last=True), "pk")
 
 
 def check_plan(plan: str | None) -> None:
@@ -299,20 +315,19 @@ def _bring_back(account: PoolAccount) -> None:
 
 
 def _joined(account: PoolAccount, organization: Organization, *, by: User | None, is_new: bool) -> None:
+    owner = account.pool.organization_id
     audit.record(
-        organization,
+        organization if owner is not None else None,
         actor=by,
         action="account.added" if is_new else "account.renewed",
         object_type="pool_account",
         object_id=str(account.uuid),
         data={"label": account.label, "kind": account.kind, "identity": account.identity, "plan": account.plan_type},
     )
-    pools.changed(organization.pk)
-    transaction.on_commit(
-        partial(versions.publish, account.pool_id, organization.pk, account.pk, account.credential_version), robust=True
-    )
+    pools.changed(owner)
+    transaction.on_commit(partial(versions.publish, account.pool_id, owner, account.pk, account.credential_version), robust=True)
     if account.kind == PoolAccount.Kind.CHATGPT:
         transaction.on_commit(partial(due.soon, account.pk), robust=True)
     if not is_new:
         # What the old credential was refused for says nothing about the new one.
-        transaction.on_commit(partial(live.forget_troubles, account.pool_id, organization.pk, [account.pk], kinds="c"), robust=True)
+        transaction.on_commit(partial(live.forget_troubles, account.pool_id, owner, [account.pk], kinds="c"), robust=True)

@@ -12,9 +12,9 @@ from django.conf import settings as django_settings
 from django.db import connection
 
 from accounts.models import AuditEvent, Organization
-from config import snapshot
+from config import scope, snapshot
 from config.clock import utc_now
-from routing import accounts, capacity, sealing, snapshots
+from routing import accounts, capacity, pools, sealing, snapshots
 from routing.errors import (
     AccountError,
     AddressRefused,
@@ -107,6 +107,49 @@ def test_the_same_identity_again_renews_its_tokens() -> None:
     assert second.credential_version == 2
     kept = sealing.unseal(second.refresh_token, account=second.uuid, field="refresh_token")
     assert kept == again["tokens"]["refresh_token"]
+
+
+def test_one_that_was_moved_to_a_shared_pool_is_renewed_there_by_an_operator_alone() -> None:
+    """A second row would spend the refresh token that the first one holds."""
+    organization = made.organization()
+    other = made.organization()
+    account_id, user_id = ids()
+    first = join(organization, auth_json(account_id, user_id))
+    shared = Pool.objects.create(organization=None, name=f"Shared {made.number()}", plans=["plus"])
+    pools.move_account(first, shared, by=None)
+    again = auth_json(account_id, user_id)
+    for one in (organization, other):
+        with scope.organization(one.pk), pytest.raises(AccountError, match="shared pool"):
+            accounts.find_sign_in(one, first.identity)
+        with scope.organization(one.pk), pytest.raises(AccountError, match="shared pool"):
+            join(one, again)
+    assert PoolAccount.objects.get(pk=first.pk).credential_version == 1
+    before = Organization.objects.get(pk=other.pk).config_version
+    with scope.everything():
+        found = accounts.find_sign_in(organization, first.identity)
+        renewed = join(organization, again)
+    assert found is not None
+    assert (found.pk, renewed.pk, renewed.pool_id) == (first.pk, first.pk, shared.pk)
+    assert PoolAccount.objects.filter(kind="chatgpt", identity=first.identity).count() == 1
+    kept = sealing.unseal(renewed.refresh_token, account=renewed.uuid, field="refresh_token")
+    assert kept == again["tokens"]["refresh_token"]
+    # Whoever may use the shared pool knows of it on the next request.
+    assert Organization.objects.get(pk=other.pk).config_version == before + 1
+    event = AuditEvent.objects.get(object_id=str(first.uuid), action="account.renewed")
+    assert event.organization is None
+
+
+def test_the_organizations_own_comes_before_a_shared_one() -> None:
+    organization = made.organization()
+    account_id, user_id = ids()
+    moved = join(organization, auth_json(account_id, user_id))
+    pools.move_account(moved, Pool.objects.create(organization=None, name=f"Shared {made.number()}"), by=None)
+    own = PoolAccount.objects.create(pool=pools.default(organization), kind="chatgpt", label="own", identity=moved.identity)
+    with scope.organization(organization.pk):
+        found = accounts.find_sign_in(organization, moved.identity)
+        assert found is not None
+        assert found.pk == own.pk
+        assert join(organization, auth_json(account_id, user_id)).pk == own.pk
 
 
 def test_seats_and_workspaces_are_accounts_of_their_own() -> None:
