@@ -2,7 +2,8 @@
 
 HTTP/1.1 only, no redirects, no cookies, no decompression (we ask for none), no HTTP proxies. One `Client` per event loop;
 connections are kept per (scheme, host, port) and used again when the response before ended cleanly. A request is sent
-again only if it met a kept connection that the peer had already closed: used before, and not one byte came back.
+again only if it met a kept connection that the peer had already closed: used before, and not one byte came back. With a
+`Guard`, hosts that are not the operator's are connected to, and stay connected to, by addresses that were judged.
 """
 
 import asyncio
@@ -11,12 +12,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from proxy.connection import Connection, Exchange
 from proxy.errors import ConnectFailed, Cut
+from proxy.guard import Guard
+from proxy.origins import Origin, split
 
 MAX_IDLE_PER_ORIGIN = 256
 IDLE_SECONDS = 30.0
@@ -27,31 +28,6 @@ STALE_SECONDS = 1.0
 
 def _nobody() -> None:
     """Nobody wants to know."""
-
-
-class Origin(NamedTuple):
-    scheme: str
-    host: str
-    port: int
-
-    @property
-    def authority(self) -> bytes:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        standard = {"http": 80, "https": 443}[self.scheme]
-        return (host if self.port == standard else f"{host}:{self.port}").encode()
-
-
-@lru_cache(maxsize=1024)
-def split(url: str) -> tuple[Origin, bytes]:
-    """Origin and request target of an absolute http(s) URL. Raises ValueError."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("an upstream URL must be absolute, with http or https")
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    encoded = target.encode("ascii")
-    if any(byte <= 0x20 or byte == 0x7F for byte in encoded):
-        raise ValueError("an upstream URL must not hold blanks or control characters")
-    return Origin(parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]), encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +87,15 @@ class Response:
         return b"".join(parts)[:limit]
 
 
+class Route(NamedTuple):
+    """Where a connection goes; `address` where its host is not looked up, but was judged."""
+
+    origin: Origin
+    address: str | None
+
+
 class Client:
-    """Connections of one event loop. Times in seconds."""
+    """Connections of one event loop. Times in seconds. `guard` None: every host may be connected to."""
 
     def __init__(
         self,
@@ -121,14 +104,16 @@ class Client:
         header_seconds: float,
         idle_seconds: float,
         tls: ssl.SSLContext | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.connects = 0
+        self._guard = guard
         self._connect_seconds = connect_seconds
         self._header_seconds = header_seconds
         self._idle_seconds = idle_seconds
         self._tls = tls
-        self._idle: dict[Origin, deque[Connection]] = {}
-        self._origins: dict[Connection, Origin] = {}
+        self._idle: dict[Route, deque[Connection]] = {}
+        self._routes: dict[Connection, Route] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -151,24 +136,26 @@ class Client:
 
     @property
     def connections(self) -> int:
-        return len(self._origins)
+        return len(self._routes)
 
     async def close(self) -> None:
         """Drops every connection, also those in use."""
         self._closed = True
         if self._sweep is not None:
             self._sweep.cancel()
-        for connection in list(self._origins):
+        if self._guard is not None:
+            self._guard.close()
+        for connection in list(self._routes):
             connection.abort()
         self._idle.clear()
         # Transports close their sockets in the next tick.
         await asyncio.sleep(0)
 
     async def _send(self, request: Request, on_written: Callable[[], None]) -> Exchange:
-        origin, _ = split(request.url)
+        routes = await self._routes_to(split(request.url)[0])
         data = request.encode()
         loop = asyncio.get_running_loop()
-        while (kept := self._take(origin)) is not None:
+        while (kept := self._take(routes)) is not None:
             began = loop.time()
             try:
                 return await self._exchange(kept, data, on_written)
@@ -179,7 +166,18 @@ class Client:
                     raise
                 # Others of its age may be stale as well: the second try is on a fresh one, and is the last.
                 break
-        return await self._exchange(await self._connect(origin), data, on_written)
+        return await self._exchange(await self._connect(routes), data, on_written)
+
+    async def _routes_to(self, origin: Origin) -> list[Route]:
+        """The ways that a request may take, best first. Raises ConnectFailed if it may take none."""
+        if self._guard is None:
+            return [Route(origin, None)]
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                addresses = await self._guard.addresses(origin)
+        except TimeoutError as error:
+            raise ConnectFailed(type(error).__name__) from error
+        return [Route(origin, address) for address in addresses or (None,)]
 
     async def _exchange(self, connection: Connection, data: bytes, on_written: Callable[[], None]) -> Exchange:
         exchange = connection.send(data, header_seconds=self._header_seconds, idle_seconds=self._idle_seconds)
@@ -191,27 +189,41 @@ class Client:
             raise
         return exchange
 
-    def _take(self, origin: Origin) -> Connection | None:
-        """The connection used last: the older ones may end by disuse."""
-        kept = self._idle.get(origin)
-        while kept:
-            connection = kept.pop()
-            if connection.is_usable:
-                return connection
+    def _take(self, routes: Sequence[Route]) -> Connection | None:
+        """The connection used last: the older ones may end by disuse. None to an address that the host has no more."""
+        for route in routes:
+            kept = self._idle.get(route)
+            while kept:
+                connection = kept.pop()
+                if connection.is_usable:
+                    return connection
         return None
 
-    async def _connect(self, origin: Origin) -> Connection:
+    async def _connect(self, routes: Sequence[Route]) -> Connection:
+        """A connection by the first route that works; the time is for all of them."""
+        failed: ConnectFailed | None = None
+        deadline = asyncio.get_running_loop().time() + self._connect_seconds
+        for route in routes:
+            try:
+                return await self._connect_by(route, deadline)
+            except ConnectFailed as error:
+                failed = error
+        assert failed is not None
+        raise failed
+
+    async def _connect_by(self, route: Route, deadline: float) -> Connection:
         loop = asyncio.get_running_loop()
+        origin = route.origin
         tls: ssl.SSLContext | None = None
         if origin.scheme == "https":
             if self._tls is None:
                 self._tls = ssl.create_default_context()
             tls = self._tls
         try:
-            async with asyncio.timeout(self._connect_seconds):
+            async with asyncio.timeout_at(deadline):
                 _, connection = await loop.create_connection(
                     lambda: Connection(loop, self._freed),
-                    origin.host,
+                    route.address or origin.host,
                     origin.port,
                     ssl=tls,
                     server_hostname=origin.host if tls is not None else None,
@@ -220,21 +232,24 @@ class Client:
             # ssl.SSLError is an OSError.
             raise ConnectFailed(type(error).__name__) from error
         self.connects += 1
-        self._origins[connection] = origin
+        self._routes[connection] = route
         return connection
 
     def _freed(self, connection: Connection) -> None:
         """The connection finished a response, or is gone."""
-        origin = self._origins.get(connection)
-        if origin is None:
+        route = self._routes.get(connection)
+        if route is None:
             return
         if not connection.is_usable:
-            del self._origins[connection]
-            kept = self._idle.get(origin)
+            del self._routes[connection]
+            kept = self._idle.get(route)
             if kept is not None and connection in kept:
                 kept.remove(connection)
+            if not kept:
+                # A tenant's host may have a new address every minute.
+                self._idle.pop(route, None)
             return
-        kept = self._idle.setdefault(origin, deque())
+        kept = self._idle.setdefault(route, deque())
         if self._closed or len(kept) >= MAX_IDLE_PER_ORIGIN:
             connection.abort()
             return

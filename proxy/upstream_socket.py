@@ -5,6 +5,7 @@ Nothing is compressed: a deflate window costs more memory per socket than all el
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from websockets.uri import WebSocketURI
 
 from proxy import metering
 from proxy.errors import BadAnswer, ConnectFailed, Cut, HeadersLate, IdleTooLong, UpstreamError
+from proxy.guard import Guard
 from proxy.headers import Pairs
-from proxy.upstream import Origin, split
+from proxy.origins import Origin, split
 
 PING_SECONDS = 20.0
 PONG_SECONDS = 20.0
@@ -352,7 +354,7 @@ class UpstreamSocket(asyncio.Protocol):
 
 
 class SocketClient:
-    """The upstream sockets of one event loop. Times in seconds."""
+    """The upstream sockets of one event loop. Times in seconds. `guard` None: every host may be connected to."""
 
     def __init__(
         self,
@@ -363,7 +365,9 @@ class SocketClient:
         ping_seconds: float = PING_SECONDS,
         pong_seconds: float = PONG_SECONDS,
         tls: ssl.SSLContext | None = None,
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self._connect_seconds = connect_seconds
         self._header_seconds = header_seconds
         self._idle_seconds = idle_seconds
@@ -400,32 +404,44 @@ class SocketClient:
         await asyncio.sleep(0)
 
     async def _connect(self, origin: Origin) -> UpstreamSocket:
-        loop = asyncio.get_running_loop()
-        is_secure = origin.scheme == "https"
-        if is_secure and self._tls is None:
+        if origin.scheme == "https" and self._tls is None:
             self._tls = ssl.create_default_context()
-        uri = WebSocketURI(is_secure, origin.host, origin.port, "/", "")
         try:
             async with asyncio.timeout(self._connect_seconds):
-                _, socket = await loop.create_connection(
-                    lambda: UpstreamSocket(
-                        loop,
-                        uri,
-                        idle_seconds=self._idle_seconds,
-                        ping_seconds=self._ping_seconds,
-                        pong_seconds=self._pong_seconds,
-                        ended=self._sockets.discard,
-                    ),
-                    origin.host,
-                    origin.port,
-                    ssl=self._tls if is_secure else None,
-                    server_hostname=origin.host if is_secure else None,
-                )
+                socket = await self._connect_to(origin, await self._hosts(origin))
         except (OSError, TimeoutError) as error:
             # ssl.SSLError is an OSError.
             raise ConnectFailed(type(error).__name__) from error
         self._sockets.add(socket)
         return socket
+
+    async def _hosts(self, origin: Origin) -> tuple[str, ...]:
+        """The judged addresses of a host that is not the operator's, else the host itself. Raises ConnectFailed."""
+        judged = None if self._guard is None else await self._guard.addresses(origin)
+        return judged or (origin.host,)
+
+    async def _connect_to(self, origin: Origin, hosts: tuple[str, ...]) -> UpstreamSocket:
+        """A connection to the first of the hosts that takes one. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        is_secure = origin.scheme == "https"
+        uri = WebSocketURI(is_secure, origin.host, origin.port, "/", "")
+
+        def made() -> UpstreamSocket:
+            return UpstreamSocket(
+                loop,
+                uri,
+                idle_seconds=self._idle_seconds,
+                ping_seconds=self._ping_seconds,
+                pong_seconds=self._pong_seconds,
+                ended=self._sockets.discard,
+            )
+
+        tls = self._tls if is_secure else None
+        name = origin.host if is_secure else None
+        for host in hosts[:-1]:
+            with contextlib.suppress(OSError):
+                return (await loop.create_connection(made, host, origin.port, ssl=tls, server_hostname=name))[1]
+        return (await loop.create_connection(made, hosts[-1], origin.port, ssl=tls, server_hostname=name))[1]
 
 
 def _request(origin: Origin, target: bytes, headers: Pairs, key: str) -> bytes:

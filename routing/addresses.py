@@ -19,8 +19,8 @@ GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 """All that is given out of IPv6; the rest is of a link, a site or a machine, or means nothing."""
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 """IPv4 as IPv6-only networks reach it (RFC 6052)."""
-INSIDE_CLOUDS = frozenset({ipaddress.ip_address("168.63.129.16")})
-"""Public by their number, and answered by the cloud's own machinery, to its guests alone: Azure's WireServer."""
+INSIDE = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32"))
+"""Of nobody on the internet, whatever their numbers say: protocols' own and Oracle's metadata, Azure's WireServer."""
 
 
 def check(base_url: str) -> str:
@@ -92,7 +92,7 @@ def is_public(address: Address) -> bool:
             return is_public(inner)
         if address not in GLOBAL_UNICAST:
             return False
-    return address.is_global and not address.is_multicast and address not in INSIDE_CLOUDS
+    return address.is_global and not address.is_multicast and not any(address in network for network in INSIDE)
 
 
 def _addresses(host: str, port: int) -> list[Address]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import BadAnswer, ConnectFailed, Cut, HeadersLate, IdleTooLong, UpstreamError
-from proxy.upstream import Client, Request, split
+from proxy.origins import split
+from proxy.upstream import Client, Request
 from tests.proxy.raw_server import Peer, RawServer, answer, chunked, serve
 
 
