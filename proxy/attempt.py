@@ -108,6 +108,15 @@ class Attempting:
     async def _note_windows(self, headers: Mapping[str, str]) -> None:
         await health.observe_headers(self._resources.redis, self._attempt.lease.pool, self._account, headers, self._resources.now())
 
+    def _take_windows(self) -> None:
+        """The windows of the account that its stream told."""
+        data, self._attempt.meter.windows = self._attempt.meter.windows, None
+        if data is not None:
+            self._resources.spawn(self._note_event(data))
+
+    async def _note_event(self, data: bytes) -> None:
+        await health.observe_event(self._resources.redis, self._attempt.lease.pool, self._account, data, self._resources.now())
+
     def _saw_terminal(self) -> None:
         """A client that leaves from now on has had all it wanted: Codex does not wait for the connection to end."""
         if self._has_left_early is None:

@@ -91,6 +91,8 @@ class HttpAttempt(Attempting):
         self._listen_for_silence()
         while (chunk := await self._next(response, relay)) is not None:
             await relay.feed(chunk)
+            if meter.windows is not None:
+                self._take_windows()
             if meter.has_output:
                 tab.saw_output()
             if relay.is_refused:
@@ -155,6 +157,8 @@ class HttpAttempt(Attempting):
                     kept.append(event)
                     size += len(event.data)
                 meter.see(event)
+            if meter.windows is not None:
+                self._take_windows()
             if meter.has_output:
                 self._tab.saw_output()
             if meter.failure is not None and not meter.has_output:

@@ -1,6 +1,7 @@
 """Bytes to the client: an answer's start, its stream, its end; and the client's leaving."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 from proxy import metering, sse
@@ -14,6 +15,10 @@ HELD_SECONDS = 0.25
 HELD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
 """The part of an unfinished event that is kept back, so that a stream we must end ourselves ends between events."""
+_WINDOWS_EVENT = re.compile(
+    rb'(?:(?<=\n\n)|(?<=\n\r\n)|\A)(?:event: ?codex\.rate_limits\r?\n|data: ?\{\s*"type"\s*:\s*"codex\.rate_limits")'
+    rb"(?s:.*?)\n\r?\n"
+)
 
 
 class Downstream:
@@ -147,7 +152,9 @@ class StreamRelay:
         events, whole = self._scanner.feed(chunk)
         for event in events:
             self.meter.see(event)
-        if self._is_translated:
+        if self.meter.windows is not None and not self._is_translated:
+            chunk, whole = self._without_windows(chunk)
+        elif self._is_translated:
             chunk = self._wire.translated(events)
             whole = len(chunk)
         if whole:
@@ -166,6 +173,13 @@ class StreamRelay:
             if whole or self._waiting_bytes > TAIL_BYTES:
                 await self._pass_on()
         return events
+
+    def _without_windows(self, chunk: bytes) -> tuple[bytes, int]:
+        """What is to be passed on of `chunk` and all that waits: an account's own windows are nothing for its clients."""
+        ready = b"".join([*self._waiting, chunk])
+        self._waiting, self._waiting_bytes = [], 0
+        ready = _WINDOWS_EVENT.sub(b"", ready)
+        return ready, max(0, len(ready) - self._scanner.unfinished_bytes)
 
     async def open(self) -> None:
         """Begins the client's answer, with what was kept back."""

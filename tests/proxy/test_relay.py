@@ -188,3 +188,30 @@ async def test_leaving_after_the_end_is_not_leaving() -> None:
     await downstream.watch(lambda: pytest.fail("heard"))
     assert not downstream.has_left
     assert client.bodies == [b""]
+
+
+WINDOWS = b'event: codex.rate_limits\ndata: {"type":"codex.rate_limits","plan_type":"plus","rate_limits":{"primary":{"used_percent":42}}}\n\n'
+
+
+@pytest.mark.parametrize("told", [WINDOWS, WINDOWS.partition(b"\n")[2], WINDOWS.replace(b"\n", b"\r\n")])
+async def test_the_windows_of_an_account_are_taken_out_however_the_stream_is_split(told: bytes) -> None:
+    """N6: they are the pool's business; every other byte stays, also a text that names such an event."""
+    said = TEXT.replace(b"Hello", b"event: codex.rate_limits")
+    events = [event + b"\n\n" for event in said.split(b"\n\n") if event.strip()]
+    data = told + events[0] + told + b"".join(events[1:8]) + told + b"".join(events[8:])
+    for seed in range(80):
+        rng = random.Random(seed)
+        relay, client, downstream = make()
+        seen = 0
+        at = 0
+        while at < len(data):
+            step = rng.choice([1, 3, 50, 400, 5000])
+            await relay.feed(data[at : at + step])
+            if relay.meter.windows is not None:
+                seen += 1
+                relay.meter.windows = None
+            at += step
+        await relay.finish()
+        await downstream.end()
+        assert client.body == said
+        assert seen >= 1
