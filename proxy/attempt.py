@@ -28,7 +28,7 @@ OBSERVE_SECONDS = 1.0
 RENEW_AFTER_SECONDS = 0.005
 """A process killed from then on leaves the price of the input behind; not sooner, so that nothing is written before the request."""
 # The client may see these as the upstream said them; all others are about our accounts, not about its request.
-CLIENTS_OWN = frozenset({Kind.REQUEST, Kind.CONTEXT, Kind.ANCHOR, Kind.UPSTREAM_ERROR})
+CLIENTS_OWN = frozenset({Kind.REQUEST, Kind.CONTEXT, Kind.ANCHOR, Kind.MODEL, Kind.UPSTREAM_ERROR})
 ABOUT_ACCOUNTS = frozenset({401, 402, 403, 407, 429})
 
 

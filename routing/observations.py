@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from routing import failures
+from routing.waits import valid_reset
 
 SLOTS = ("primary", "secondary")
 LONGEST_WINDOW_MINUTES = 60 * 24 * 40
@@ -110,10 +110,10 @@ def _window(used: object, minutes: object, resets_at: object, after_seconds: obj
         return None
     reset: int | None = 0
     if resets_at:
-        reset = failures.valid_reset(resets_at, now)
+        reset = valid_reset(resets_at, now)
     elif after_seconds:
         after = _number(after_seconds)
-        reset = None if after is None else failures.valid_reset(now + after, now)
+        reset = None if after is None else valid_reset(now + after, now)
     return None if reset is None else Observation(int(length), percent, reset)
 
 
