@@ -44,6 +44,11 @@ class Verdict:
     failure: Failure | None = None
     used: Credential | None = field(default=None, repr=False)
 
+    @property
+    def version(self) -> int | None:
+        """Of the credential that was shown."""
+        return None if self.used is None else self.used.version
+
 
 class Attempting:
     """Carries one attempt. `client_headers` are the client's, as ASGI gives them."""

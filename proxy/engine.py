@@ -8,6 +8,7 @@ How a request comes in and its answer goes out is its transport's: `proxy.exchan
 """
 
 import asyncio
+import dataclasses
 import logging
 import random
 import time
@@ -34,7 +35,7 @@ from quotas.admission import Admission, Amount
 from quotas.errors import Stale
 from routing import credentials, health, selection, sticky
 from routing.choice import Live
-from routing.errors import CredentialError, SelectionError
+from routing.errors import CredentialError, RefreshDeferred, SelectionError
 from routing.health import Failure, Kind
 from routing.selection import Lease
 from routing.snapshots import CHATGPT, PoolSnapshot
@@ -300,13 +301,16 @@ class Engine:
                 resources.spawn(resources.leases.give_back(lease))
             failure = last.failure
             if failure is None or not failure.movable or self._downstream.has_content:
+                if failure is not None:
+                    # Nobody waits for it; the next request is better off elsewhere.
+                    resources.spawn(health.report(resources.redis, pool, lease.account, failure, version=last.version))
                 return last.answer
             if failure.kind is Kind.UNREACHABLE:
                 unreached.add(lease.account.account_id)
                 await asyncio.sleep(CONNECT_PAUSE_SECONDS)
                 continue
             excluded.add(lease.account.account_id)
-            await health.report(resources.redis, pool, lease.account, failure)
+            await health.report(resources.redis, pool, lease.account, failure, version=last.version)
         assert last is not None
         assert last.failure is not None
         return await self._give_up(resources, tab, pool, live, excluded, unreached, last)
@@ -321,6 +325,9 @@ class Engine:
             await credentials.refresh_async(lease.account, used=verdict.used)
         except CredentialError as error:
             logger.info("token not renewed", extra={"account": lease.account.uuid, "code": error.code})
+            if isinstance(error, RefreshDeferred):
+                # The issuer could not say; the sign-in may be good once it can.
+                return dataclasses.replace(verdict, failure=dataclasses.replace(failure, sign_in=False))
             return verdict
         if self._downstream.has_left:
             raise ClientLeft

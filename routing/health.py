@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 
 from config import redis as weir_redis
 from config import snapshot
@@ -84,12 +85,19 @@ def _observation(account_id: int, told: Told, observed_ms: int) -> list[str | in
 
 
 async def report(
-    redis: Redis, pool: PoolSnapshot, account: AccountSnapshot, failure: Failure, *, now_ms: int | None = None
+    redis: Redis,
+    pool: PoolSnapshot,
+    account: AccountSnapshot,
+    failure: Failure,
+    *,
+    now_ms: int | None = None,
+    version: int | None = None,
 ) -> None:
     """Books a failed attempt, so that no process picks the account before it can serve again.
 
     `now_ms` is the server's clock as an admission told it; without it the server is asked in the same step. For a failure
-    that takes the account out (`sign_in`) the database is told as well, in a thread. Raises RedisUnavailable.
+    that takes the account out (`sign_in`) the database is told as well, in a thread; with `version`, the credential that was
+    refused, only while it is still that one. Raises RedisUnavailable.
     """
     if failure.cooldown_seconds is None and failure.resets_at is None:
         return
@@ -103,4 +111,4 @@ async def report(
         extra={"account": account.uuid, "kind": failure.kind.value, "upstream_code": failure.code, "resets_at": failure.resets_at},
     )
     if failure.sign_in:
-        await snapshot.in_thread(accounts.need_sign_in, account.account_id, failure.code)
+        await snapshot.in_thread(partial(accounts.need_sign_in, account.account_id, failure.code, version=version))
