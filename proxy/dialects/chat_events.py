@@ -1,7 +1,7 @@
 """What a ChatGPT account answers, Responses events, as Chat Completions: a stream of chunks, or one completion. Pure.
 
-Texts keep the spelling that they came in. Reasoning, where the client asked for its summary, is `reasoning_content`, as servers of
-open models spell it; Chat Completions itself has no name for it.
+Texts of deltas keep the spelling that they came in. Reasoning, where the client asked for its summary, is `reasoning_content`, as
+servers of open models spell it; Chat Completions itself has no name for it.
 """
 
 import json
@@ -167,7 +167,7 @@ class Chunks:
 
     def _added(self, out: list[bytes], value: dict[str, Any]) -> None:
         given = value.get("item")
-        if isinstance(given, dict) and given.get("type") in _CALLS:
+        if isinstance(given, dict) and _type(given) in _CALLS:
             item = self._item(value.get("output_index"), given.get("id"))
             if item.call is None:
                 self._call(out, item, given)
@@ -179,7 +179,7 @@ class Chunks:
         item = self._item(index, given.get("id"))
         # Items that tell neither place nor id come one after the other.
         self._items.pop(_key(index, given.get("id")), None)
-        kind = given.get("type")
+        kind = _type(given)
         if kind in _CALLS:
             if item.call is None:
                 self._call(out, item, given)
@@ -197,7 +197,7 @@ class Chunks:
         item.call = self._calls
         self._calls += 1
         self._has_output = True
-        kind, field_name = _CALLS[given["type"]]
+        kind, field_name = _CALLS[_type(given)]
         named = {"name": given.get("name"), field_name: ""}
         if not self._asked.is_legacy:
             call = {"index": item.call, "id": given.get("call_id") or given.get("id"), "type": kind, kind: named}
@@ -250,7 +250,7 @@ class _Answer:
     def add(self, given: object) -> None:
         if not isinstance(given, dict):
             return
-        kind = given.get("type")
+        kind = _type(given)
         if kind not in _CALLS:
             for name, text in _texts_of(given):
                 self.texts.setdefault(name, []).append(text)
@@ -378,12 +378,14 @@ def _key(index: object, item_id: object) -> int | str | None:
     return index if isinstance(index, int) else item_id if isinstance(item_id, str) else None
 
 
+def _type(item: dict[str, Any]) -> str:
+    return str(item.get("type"))
+
+
 def _texts_of(item: dict[str, Any]) -> list[tuple[str, str]]:
     """The texts of a whole item with the names of the fields that they go to."""
     named = {"output_text": ("content", "text"), "refusal": ("refusal", "refusal"), "summary_text": ("reasoning_content", "text")}
-    parts = (
-        item.get("summary") if item.get("type") == "reasoning" else item.get("content") if item.get("type") == "message" else None
-    )
+    parts = item.get({"reasoning": "summary", "message": "content"}.get(_type(item), ""))
     found = []
     for part in parts if isinstance(parts, list) else ():
         name, field_name = named.get(str(part.get("type")), ("", "")) if isinstance(part, dict) else ("", "")

@@ -126,6 +126,8 @@ def _conversation(messages: object) -> tuple[str, list[dict[str, Any]]]:
             leading.append("\n\n".join(_texts(message.get("content"), f"{where}.content")))
         else:
             reader.read(message, where)
+    if not reader.items and not leading:
+        raise InvalidJson("The field 'messages' says nothing.", param="messages")
     if not reader.items:
         # The model answers the input; instructions alone are none.
         return "", [_said("developer", [{"type": "input_text", "text": text}]) for text in leading]
