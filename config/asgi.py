@@ -23,13 +23,14 @@ from django.urls import re_path  # noqa: E402
 
 from billing import webhooks  # noqa: E402
 from config import bodies  # noqa: E402
-from proxy import catalog, exchange, lifespan, usage  # noqa: E402
-from proxy.dialects import responses  # noqa: E402
+from proxy import catalog, exchange, lifespan, told, usage  # noqa: E402
+from proxy.dialects import compact, responses  # noqa: E402
 from quotas import consumers  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
 responses_app = exchange.app(responses)
+compact_app = exchange.app(compact)
 
 
 async def lifespan_app(scope: Any, receive: Any, send: Any) -> None:
@@ -76,10 +77,13 @@ application = ProtocolTypeRouter(
         "http": URLRouter(
             [
                 route(RESPONSES, responses_app),
+                route(r"^(?:v1|backend-api/codex)/responses/compact$", compact_app),
                 route(r"^v1/models$", catalog.openai_app),
                 route(r"^backend-api/codex/models$", catalog.codex_app),
                 route(r"^v1/usage$", usage.app),
-                route(r"^(?:v1|backend-api)(?:/|$)", catalog.not_found_app),
+                route(r"^(?:api/codex|backend-api/wham)/usage$", told.usage_app),
+                route(r"^(?:api/codex|backend-api/wham)/accounts/check$", told.accounts_check_app),
+                route(r"^(?:v1|backend-api|api/codex)(?:/|$)", catalog.not_found_app),
                 route(r"", bounded_django),
             ]
         ),

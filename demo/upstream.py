@@ -3,7 +3,8 @@
     python -m uvicorn demo.upstream:app --port 9000
 
 Served: POST /backend-api/codex/responses and /v1/responses, and both as a WebSocket (GET with an upgrade); POST
-/v1/chat/completions (the same answers in chunks: scripted `usage` is in its own words, `events` need no "type"); GET
+/v1/chat/completions (the same answers in chunks: scripted `usage` is in its own words, `events` need no "type"), and
+.../responses/compact at both (`usage` only at /v1, or as scripted); GET
 /backend-api/codex/models, /v1/models, /backend-api/wham/usage, /backend-api/wham/accounts/check; GET /oauth/authorize, POST
 /oauth/token, POST /api/accounts/deviceauth/usercode and .../token, GET /codex/device. An answer is computed from its request: it
 repeats what the user said; it calls a tool when the last user text contains RUN_TOOL (Codex' shell with `echo hi`, else the
@@ -65,6 +66,7 @@ from typing import Any
 from demo import upstream_socket
 from demo.upstream_call import Call, Cut, Gone
 from demo.upstream_chat import openai_chat
+from demo.upstream_compact import chatgpt_compaction, openai_compaction
 from demo.upstream_issuer import Issuer
 from demo.upstream_responses import before_head, chatgpt_response, openai_response, parsed, problem, refuse, signed_in, whole
 from demo.upstream_script import Match, Wrong
@@ -279,6 +281,8 @@ RESPONSES: dict[tuple[str, str], Callable[[Call, State], Awaitable[None]]] = {
     ("POST", "/backend-api/codex/responses"): chatgpt_response,
     ("POST", "/v1/responses"): openai_response,
     ("POST", "/v1/chat/completions"): openai_chat,
+    ("POST", "/backend-api/codex/responses/compact"): chatgpt_compaction,
+    ("POST", "/v1/responses/compact"): openai_compaction,
 }
 PATHS: dict[tuple[str, str], Callable[[Call], Awaitable[None]]] = {
     ("GET", "/backend-api/codex/models"): codex_models,

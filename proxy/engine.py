@@ -20,7 +20,7 @@ from django.db import Error as DatabaseTrouble
 from billing.errors import ModelUnknown, ModelUnpriced
 from config import logging as weir_logging
 from config.errors import DomainError
-from proxy import auth, errors, estimate, intake, permits, request_ids, settlement, turns
+from proxy import auth, errors, estimate, intake, permits, request_ids, settlement, told, turns
 from proxy.attempt import Transport, Verdict, failed_event
 from proxy.auth import Caller
 from proxy.dialects.inspection import Inspection
@@ -110,7 +110,10 @@ class Engine:
             self._note(resources, refusal)
 
     def _refusal(self, resources: Resources, error: DomainError) -> Answer:
-        return errors.answer(error, now=resources.now(), request_id=self._request_id, shape=self._dialect.refusal)
+        answer = errors.answer(error, now=resources.now(), request_id=self._request_id, shape=self._dialect.refusal)
+        if error.status == 429:
+            answer.headers.extend(told.refusal_headers(error) or (self._tab.told if self._tab is not None else ()))
+        return answer
 
     async def _answer(self, answer: Answer) -> None:
         """A whole answer, or what is left to say of it once a heartbeat has begun a stream: its events, or how it failed."""
@@ -125,12 +128,12 @@ class Engine:
 
     def _note(self, resources: Resources, refusal: DomainError) -> None:
         """For the holder of the key, if it is known whose it was. The client has its answer; nothing waits for this."""
-        told = ""
+        reason = ""
         caller = self._caller
         if isinstance(refusal, errors.InvalidApiKey):
-            caller, told = refusal.caller, refusal.told
+            caller, reason = refusal.caller, refusal.told
         if caller is not None:
-            refusal_log.note(resources.redis, caller.snapshot, caller.key, refusal, model=self._model, told=told)
+            refusal_log.note(resources.redis, caller.snapshot, caller.key, refusal, model=self._model, told=reason)
 
     async def identify(self, resources: Resources, *, at_least: int = 0) -> Caller:
         """Whose request it is. Raises InvalidApiKey, Degraded."""
@@ -234,6 +237,7 @@ class Engine:
         resources.renewer.add(tab.hold)
         stop_watching: Callable[[], object] | None = None
         try:
+            tab.told = told.headers(admitted)
             # The client's leaving shortens this leash: to nothing before anything was sent, else to the grace in which the
             # upstream may still deliver its terminal event.
             async with asyncio.timeout(None) as leash:

@@ -27,7 +27,7 @@ def app(dialect: Dialect) -> App:
                 raise errors.MethodNotAllowed("Only POST is served here.")
             await engine.identify(resources)
             body = await intake.read_body(receive, headers, limit=settings.PROXY_MAX_BODY_BYTES)
-            return dialect.inspect(body)
+            return dialect.inspect(body.data, coded=body.coded)
 
         with weir_logging.context(request_id=request_id):
             await engine.run(lifespan.resources(), read)

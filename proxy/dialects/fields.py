@@ -119,6 +119,8 @@ def edit(fields: Fields, changes: Mapping[str, object]) -> bytes:
     if added:
         end = body.rindex(b"}")
         patches.append((end, end, (b"," if kept else b"") + b",".join(added)))
+    if not patches:
+        return body
     parts: list[bytes] = []
     at = 0
     for start, end, text in sorted(patches):

@@ -13,9 +13,9 @@ from django.test import override_settings
 from billing.models import UsageRecord
 from config import redis as weir_redis
 from config import snapshot
-from proxy import catalog, estimate, exchange, lifespan, usage
+from proxy import catalog, estimate, exchange, lifespan, told, usage
 from proxy.asgi import Receive, Scope, Send
-from proxy.dialects import responses
+from proxy.dialects import compact, responses
 from quotas import drain
 from routing import credentials
 from tests.flows import tenants
@@ -24,6 +24,7 @@ from tests.flows.tenants import Tenant
 from tests.upstream import ScriptedUpstream
 
 _responses = exchange.app(responses)
+_compact = exchange.app(compact)
 
 
 async def leaves(scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,6 +32,12 @@ async def leaves(scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"]
     if path in ("/v1/responses", "/backend-api/codex/responses"):
         await _responses(scope, receive, send)
+    elif path in ("/v1/responses/compact", "/backend-api/codex/responses/compact"):
+        await _compact(scope, receive, send)
+    elif path in ("/api/codex/usage", "/backend-api/wham/usage"):
+        await told.usage_app(scope, receive, send)
+    elif path in ("/api/codex/accounts/check", "/backend-api/wham/accounts/check"):
+        await told.accounts_check_app(scope, receive, send)
     elif path == "/v1/models":
         await catalog.openai_app(scope, receive, send)
     elif path == "/backend-api/codex/models":

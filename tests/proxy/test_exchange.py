@@ -33,7 +33,7 @@ async def test_a_stream_passes_byte_for_byte_and_is_priced_once(
     got = await gateway.post(one)
     assert (got.status_code, got.content) == (200, data)
     assert got.headers["content-type"] == "text/event-stream"
-    assert {header for header in got.headers if header.startswith("x-codex-")} <= {"x-codex-turn-state"}
+    assert got.headers["x-codex-primary-used-percent"] == "0"
     [row] = await logged(one)
     assert one.account is not None
     assert (row.status, row.part, row.account_id, row.is_estimated) == ("ok", 0, one.account.pk, False)
