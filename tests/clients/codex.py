@@ -45,6 +45,17 @@ class CodexRun:
         return dict(next(event["usage"] for event in reversed(self.events) if event["type"] == "turn.completed"))
 
     @property
+    def session(self) -> str:
+        """The id that `exec resume` takes."""
+        return str(next(event["thread_id"] for event in self.events if event["type"] == "thread.started"))
+
+    @property
+    def notices(self) -> list[str]:
+        """What was told beside the turn: "Reconnecting… 1/5", a fallback to HTTPS."""
+        told = [event["message"] for event in self.events if event["type"] == "error"]
+        return [str(text) for text in (*told, *(item["message"] for item in self.items("error")))]
+
+    @property
     def failure(self) -> str:
         """The message of the failed turn; "" if none failed."""
         failed = [event["error"]["message"] for event in self.events if event["type"] == "turn.failed"]
@@ -88,29 +99,78 @@ def command() -> list[str]:
     return [found.node, str(script)]
 
 
-def run(prompt: str, *, base_url: str, key: str, folder: Path, model: str = "gpt-5.4", timeout: float = 90) -> CodexRun:
-    """`codex exec` with a home of its own below `folder`, against `base_url` (…/backend-api/codex or …/v1) with `key`.
+@dataclass(frozen=True, slots=True)
+class Codex:
+    """A developer's Codex: a home of its own below `folder`, set up as the page of a key says.
 
-    Blocks. The configuration is the one that a developer is given. Raises subprocess.TimeoutExpired.
+    `base_url` is …/backend-api/codex or …/v1. `provider`: named "OpenAI" it lets the server compact, by another name it does it
+    itself. `compact_at`: tokens above which it compacts.
     """
-    start = command()
-    home, work = folder / "home", folder / "work"
-    home.mkdir(parents=True, exist_ok=True)
-    work.mkdir(exist_ok=True)
-    (home / "config.toml").write_text(
-        f"""model = "{model}"
-model_provider = "weir"
 
-[model_providers.weir]
-name = "OpenAI"
-base_url = "{base_url}"
-wire_api = "responses"
-env_key = "WEIR_KEY"
-"""
-    )
-    # Nothing of the machine's settings: no other home, key or proxy.
-    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), "WEIR_KEY": key, "RUST_LOG": "error"}
-    options: dict[str, Any] = {"cwd": work, "env": environ, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    done = subprocess.run([*start, *FLAGS, prompt], timeout=timeout, check=False, **options)
-    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return CodexRun(done.returncode, events, done.stderr)
+    base_url: str
+    key: str = field(repr=False)
+    folder: Path
+    model: str = "gpt-5.4"
+    provider: str = "OpenAI"
+    websockets: bool = False
+    compact_at: int | None = None
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    def run(self, prompt: str, *, resume: str = "", timeout: float = 90) -> CodexRun:
+        """`codex exec`, or `exec resume` of that session. Blocks. Raises subprocess.TimeoutExpired."""
+        done = subprocess.run(
+            self.command(prompt, resume=resume), timeout=timeout, check=False, capture_output=True, **self.options()
+        )
+        events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return CodexRun(done.returncode, events, done.stderr)
+
+    def command(self, prompt: str, *, resume: str = "") -> list[str]:
+        return [*command(), *FLAGS, *(("resume", resume) if resume else ()), prompt]
+
+    def options(self) -> dict[str, Any]:
+        """For subprocess; writes the configuration. Nothing of the machine's settings: no other home, key or proxy."""
+        work = self.folder / "work"
+        self.home.mkdir(parents=True, exist_ok=True)
+        work.mkdir(exist_ok=True)
+        (self.home / "config.toml").write_text(self.config())
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "CODEX_HOME": str(self.home),
+            "RUST_LOG": "error",
+            "TZ": "UTC",
+        }
+        return {"cwd": work, "env": {**environ, "WEIR_KEY": self.key}, "stdin": subprocess.DEVNULL, "text": True}
+
+    def config(self) -> str:
+        lines = [f'model = "{self.model}"', 'model_provider = "weir"']
+        if self.compact_at is not None:
+            lines.append(f"model_auto_compact_token_limit = {self.compact_at}")
+        lines += [
+            "",
+            "[model_providers.weir]",
+            f'name = "{self.provider}"',
+            f'base_url = "{self.base_url}"',
+            'wire_api = "responses"',
+            'env_key = "WEIR_KEY"',
+            *(["supports_websockets = true"] if self.websockets else []),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def log(self, session: str) -> list[dict[str, Any]]:
+        """The entries of a session's log, oldest first."""
+        [found] = self.home.glob(f"sessions/**/*{session}.jsonl")
+        return [json.loads(line) for line in found.read_text().splitlines()]
+
+    def rate_limits(self, session: str) -> list[dict[str, Any]]:
+        """The windows that `/status` shows, as they came with each answer: {"primary", "secondary", "credits", "plan_type"}."""
+        told = [entry["payload"] for entry in self.log(session) if entry["type"] == "event_msg"]
+        return [one["rate_limits"] for one in told if one["type"] == "token_count" and one.get("rate_limits")]
+
+
+def run(prompt: str, *, base_url: str, key: str, folder: Path, model: str = "gpt-5.4", timeout: float = 90) -> CodexRun:
+    """One `codex exec` with a home of its own below `folder`. Blocks. Raises subprocess.TimeoutExpired."""
+    return Codex(base_url, key, folder, model).run(prompt, timeout=timeout)
