@@ -20,6 +20,7 @@ MOST_FILES = 16
 MOST_ITEMS = 16
 """The newest; of an answer's items the last."""
 MOST_COMPACTIONS = 4
+TAIL = 4096
 LONGEST_ID = 512
 """Longer ones are none; they are hashed where they are kept."""
 
@@ -81,8 +82,13 @@ def anchors_of(inspection: Inspection, headers: Mapping[str, str]) -> tuple[Anch
 
 
 def may_compact(inspection: Inspection) -> bool:
-    """May the answer hold a compacted history? Then its items are to be read (`made_by_item`)."""
-    return _COMPACTION in inspection.body
+    """May the answer hold a compacted history? Then its items are to be read (`made_by_item`). The wish stands at the input's end,
+    or is a field of its own."""
+    fields = inspection.fields
+    span = fields.spans.get("input")
+    if span is None:
+        return False
+    return "context_management" in fields.spans or fields.body.find(_COMPACTION, max(span.start, span.end - TAIL), span.end) >= 0
 
 
 def made_by_item(data: bytes) -> list[Anchor]:

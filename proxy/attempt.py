@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from config.redis import RedisUnavailable, ReplyError
+from proxy.continuity import Keeping
 from proxy.dialects.wire import Wire
 from proxy.errors import Answer, HeadersLate, IdleTooLong, UpstreamError
 from proxy.lifespan import Resources
 from proxy.relay import Downstream
 from proxy.settlement import Attempt, EndedBy, Tab
-from routing import credentials, health, selection
+from proxy.sse import Event
+from routing import credentials, health
 from routing.credentials import Credential
 from routing.errors import CredentialError
 from routing.health import Failure, Kind
@@ -53,6 +55,9 @@ class Verdict:
 class Attempting:
     """Carries one attempt. `client_headers` are the client's, as ASGI gives them."""
 
+    is_chained = False
+    """Its responses can be continued while its connection lives, stored or not."""
+
     def __init__(
         self,
         tab: Tab,
@@ -74,6 +79,8 @@ class Attempting:
         self._has_left_early: bool | None = None
         self._loop = asyncio.get_running_loop()
         self._observed_at = self._loop.time()
+        is_stored = not self._is_sign_in and self._inspection.store is not False and wire.meter.dialect == "responses"
+        self._keeping = Keeping(resources, attempt.lease, tab.call.anchors, is_stored=is_stored, is_chained=self.is_chained)
 
     async def run(self) -> Verdict:
         """Raises what is nobody's answer: cancellation, and faults of our own."""
@@ -132,16 +139,13 @@ class Attempting:
         self._saw_terminal()
         self._tab.status = "client_closed" if self._has_left_early else self._attempt.meter.status or "ok"
 
+    def _brings(self, events: Sequence[Event]) -> bool:
+        """Events that are about to be passed on. True: `_record_owner` is to be called first."""
+        return self._keeping.see(events, self._attempt.meter.response_id)
+
     async def _record_owner(self) -> None:
-        """Which account holds the response, before the client hears its id. Sign-in accounts store none."""
-        meter = self._attempt.meter
-        if self._is_sign_in or self._inspection.store is False or not meter.response_id:
-            return
-        command = selection.owner_command(self._attempt.lease.pool, meter.response_id, self._account.account_id)
-        try:
-            await self._resources.redis.call(*command)
-        except (RedisUnavailable, ReplyError):
-            logger.warning("owner of a response not recorded", extra={"account": self._account.uuid})
+        """Which account holds what the answer brought so far, before the client hears of it."""
+        await self._keeping.record()
 
     # -- failures
 

@@ -20,6 +20,7 @@ from proxy.errors import Degraded
 from proxy.lifespan import Resources
 from proxy.sse import Event
 from routing import anchors as owners
+from routing import selection
 from routing.anchors import Anchor, Kind
 from routing.choice import Live
 from routing.errors import OwnerUnknown
@@ -33,6 +34,17 @@ LOOKUP_SECONDS = 2.0
 CONTINUED = frozenset({Kind.RESPONSE, Kind.COMPACTION, Kind.ITEM})
 """What a client can name as soon as it has heard of it, so that recording it is waited for. A turn's token comes back after its
 answer."""
+
+
+UNREADABLE = "invalid_encrypted_content"
+
+
+async def stay(resources: Resources, lease: Lease) -> None:
+    """The account could not read what the session's own had sealed; the client is told, and the session stays with its owner."""
+    try:
+        await selection.stay(resources.redis, lease)
+    except (RedisUnavailable, ReplyError):
+        logger.warning("a session was not sent back", extra={"account": lease.account.uuid})
 
 
 async def resolved(resources: Resources, pool: PoolSnapshot, live: Live) -> Live:

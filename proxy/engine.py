@@ -20,7 +20,7 @@ from django.db import Error as DatabaseTrouble
 from billing.errors import ModelUnknown, ModelUnpriced
 from config import logging as weir_logging
 from config.errors import DomainError
-from proxy import auth, errors, estimate, intake, permits, request_ids, settlement, told, turns
+from proxy import anchors, auth, continuity, errors, estimate, intake, permits, request_ids, settlement, told, turns
 from proxy.attempt import Transport, Verdict, failed_event
 from proxy.auth import Caller
 from proxy.dialects.inspection import Inspection
@@ -151,8 +151,10 @@ class Engine:
         try:
             return await self._serve(resources, caller, inspection, inspection.model)
         except SelectionError as error:
+            # The newest configuration that was heard of; what is held by one account has no other model in its place.
+            caller = self._caller or caller
             in_place = caller.snapshot.routing.fallbacks.get(inspection.model, ())
-            if not in_place or self._downstream.has_content:
+            if not in_place or error.is_anchored or self._downstream.has_content:
                 raise
             return await self._serve_in_place(resources, caller, inspection, in_place, error)
 
@@ -219,6 +221,7 @@ class Engine:
             model=model,
             alias_of=name if name != model else "",
             is_inside_turn=turns.is_inside(self._headers, inspection.fields),
+            anchors=anchors.anchors_of(inspection, self._headers),
         )
         admitted = await admission.admit(
             resources.redis,
@@ -228,7 +231,7 @@ class Engine:
             need=Amount(guess.credits, guess.tokens),
             about=settlement.about(caller, inspection, session_key, model=model),
             model=model,
-            alongside=selection.live_commands(pool, session_key, inspection.previous_response_id, member_id=caller.key.member_id),
+            alongside=selection.live_commands(pool, session_key, call.anchors, member_id=caller.key.member_id),
         )
         return call, pool, admitted
 
@@ -248,7 +251,8 @@ class Engine:
                     leash.reschedule(loop.time() + (settings.DISCONNECT_GRACE_SECONDS if waits else 0.0))
 
                 stop_watching = self._downstream.begin_watch(left)
-                live = selection.read_live(pool, admitted.replies)
+                live = selection.read_live(pool, admitted.replies, tab.call.anchors)
+                live = await continuity.resolved(resources, pool, live)
                 return await self._attempts(resources, tab, pool, live)
         except TimeoutError:
             if not leash.expired():
@@ -304,6 +308,8 @@ class Engine:
             finally:
                 resources.spawn(resources.leases.give_back(lease))
             failure = last.failure
+            if failure is not None and failure.code == continuity.UNREADABLE:
+                await continuity.stay(resources, lease)
             if failure is None or not failure.movable or self._downstream.has_content:
                 if failure is not None:
                     # Nobody waits for it; the next request is better off elsewhere.

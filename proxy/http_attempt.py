@@ -72,6 +72,7 @@ class HttpAttempt(Attempting):
             raise BadAnswer("a coding that was not asked for")
         if WINDOW_HEADER in response.headers:
             self._resources.spawn(self._note_windows(response.headers))
+        self._keeping.see_head(response.headers)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_stream = kind == "text/event-stream" or (not kind and self._wire.is_streamed)
         if not is_stream:
@@ -86,7 +87,7 @@ class HttpAttempt(Attempting):
         passed = self._passed(response)
         # A stream that we must end ourselves has another length.
         head = (response.status, [pair for pair in passed if pair[0] != b"content-length"])
-        relay = self._relay = StreamRelay(self._downstream, self._wire, head, before_open=self._record_owner)
+        relay = self._relay = StreamRelay(self._downstream, self._wire, head, before_open=self._record_owner, brings=self._brings)
         self._downstream.wrote_at = self._loop.time()
         self._listen_for_silence()
         while (chunk := await self._next(response, relay)) is not None:
@@ -163,6 +164,7 @@ class HttpAttempt(Attempting):
                 self._tab.saw_output()
             if meter.failure is not None and not meter.has_output:
                 return self._refused_in_stream(response, None)
+            self._brings(events)
             if size > MOST_ANSWER_BYTES:
                 raise BadAnswer("the answer is too large to be folded")
             if chunk is None:
@@ -192,6 +194,7 @@ class HttpAttempt(Attempting):
                 raise BadAnswer("the answer is too large")
         body = b"".join(parts)
         meter.see_response(body)
+        self._keeping.see_whole(body, meter.response_id)
         await self._record_owner()
         self._close_status()
         answer = self._wire.whole(body)

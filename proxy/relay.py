@@ -102,6 +102,10 @@ class Downstream:
             await send_answer(self._send, answer)
 
 
+def _nothing(events: list[Event]) -> bool:
+    return False
+
+
 class StreamRelay:
     """One upstream stream on its way to the client: metered, then passed on, byte for byte unless its wire translates it.
 
@@ -116,13 +120,16 @@ class StreamRelay:
         head: tuple[int, list[tuple[bytes, bytes]]],
         *,
         before_open: Callable[[], Awaitable[None]],
+        brings: Callable[[list[Event]], bool] = _nothing,
     ) -> None:
+        """`before_open` is awaited before the client is sent anything, and again before events for which `brings` is true."""
         self.meter = wire.meter
         self.is_open = False
         """Has the client been sent anything of this stream?"""
         self.has_unfinished_event = False
         self.has_unended_event = False
         self._before_open = before_open
+        self._brings = brings
         self._downstream = downstream
         self._wire = wire
         self._is_translated = wire.is_translated
@@ -133,6 +140,7 @@ class StreamRelay:
         self._newest = b""
         self._last_whole: tuple[bytes, bytes, int] = (b"", b"", 0)
         self._held_until: float | None = None
+        self._has_brought = False
 
     @property
     def is_refused(self) -> bool:
@@ -152,6 +160,8 @@ class StreamRelay:
         events, whole = self._scanner.feed(chunk)
         for event in events:
             self.meter.see(event)
+        if self._brings(events) and self.is_open:
+            await self._before_open()
         if self.meter.windows is not None and not self._is_translated:
             chunk, whole = self._without_windows(chunk)
         elif self._is_translated:
@@ -206,6 +216,7 @@ class StreamRelay:
         events = metering.rest(self._scanner, self._wire.want)
         for event in events:
             self.meter.see(event)
+        self._has_brought = self._brings(events)
         if self._is_translated:
             self.has_unended_event = False
             self._keep(self._wire.translated(events))
@@ -216,6 +227,8 @@ class StreamRelay:
         if self.meter.is_terminal:
             if not self.is_open:
                 await self._start()
+            elif self._has_brought:
+                await self._before_open()
             await self._downstream.write(self.held())
 
     def next_sequence_number(self) -> int:

@@ -26,6 +26,7 @@ from proxy.dialects.wire import Dialect
 from proxy.estimate import Estimate
 from proxy.metering import Meter
 from quotas.holds import Amount, Hold
+from routing.anchors import Anchor
 from routing.health import Kind
 from routing.selection import Lease
 
@@ -96,6 +97,8 @@ class Call:
     """The model that `model` stands for, if it is an alias: what accounts are chosen by and the upstream is asked for."""
     is_inside_turn: bool = False
     """It goes on with a turn, after a tool's answer (`proxy.turns`)."""
+    anchors: tuple[Anchor, ...] = ()
+    """What it names of state that one account holds (`proxy.anchors`)."""
 
     @property
     def upstream_model(self) -> str:

@@ -48,7 +48,9 @@ class RoutingError(DomainError):
 
 
 class SelectionError(RoutingError):
-    """No account was leased; nothing is held."""
+    """No account was leased; nothing is held. `is_anchored`: because of what the request continues, which one account holds."""
+
+    is_anchored: ClassVar[bool] = False
 
 
 class PoolExhausted(SelectionError):
@@ -103,16 +105,22 @@ class NoAccountAvailable(SelectionError):
 
 
 class OwnerExhausted(PoolExhausted):
+    is_anchored = True
+
     def __init__(self, resets_at: int, *, name: str = PREVIOUS_RESPONSE) -> None:
         super().__init__(resets_at, message=f"The account that holds the {name} has used up its limit.")
 
 
 class OwnerBusy(PoolBusy):
+    is_anchored = True
+
     def __init__(self, retry_after: int, *, name: str = PREVIOUS_RESPONSE) -> None:
         super().__init__(retry_after, message=f"The account that holds the {name} is cooling down. Try again shortly.")
 
 
 class OwnerAtCap(AccountsAtCap):
+    is_anchored = True
+
     def __init__(self, *, name: str = PREVIOUS_RESPONSE) -> None:
         super().__init__(message=f"The account that holds the {name} carries as many requests as it may.")
 
@@ -120,6 +128,7 @@ class OwnerAtCap(AccountsAtCap):
 class OwnerLost(SelectionError):
     """What clients answer by sending the whole conversation; then any account may serve."""
 
+    is_anchored = True
     code: ClassVar[str] = "previous_response_not_found"
     status: ClassVar[int] = 400
 

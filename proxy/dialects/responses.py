@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from proxy import metering
+from proxy import anchors, metering
 from proxy.dialects import fields
 from proxy.dialects.fields import REMOVED, Fields
 from proxy.dialects.inspection import Coded, Inspection, NotServed, model_of, typed
@@ -85,9 +85,10 @@ class ResponsesWire(Wire):
             is_streamed=is_sign_in or inspection.stream,
             meter=Meter(),
         )
+        self._want = metering.want_to_fold if anchors.may_compact(inspection) else metering.want
 
     def want(self, name: str) -> Want:
-        return metering.want(name)
+        return self._want(name)
 
     def want_to_fold(self, name: str) -> Want:
         return metering.want_to_fold(name)
