@@ -38,7 +38,7 @@ from routing.choice import Live
 from routing.errors import CredentialError, RefreshDeferred, SelectionError
 from routing.health import Failure, Kind
 from routing.selection import Lease
-from routing.snapshots import CHATGPT, PoolSnapshot
+from routing.snapshots import ANTHROPIC, CHATGPT, PoolSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,13 @@ class Engine:
 
     async def identify(self, resources: Resources, *, at_least: int = 0) -> Caller:
         """Whose request it is. Raises InvalidApiKey, Degraded."""
-        self._caller = await auth.identify(self._headers, now=resources.now(), redis=resources.redis, at_least=at_least)
+        self._caller = await auth.identify(
+            self._headers,
+            now=resources.now(),
+            redis=resources.redis,
+            at_least=at_least,
+            takes_x_api_key=ANTHROPIC in self._dialect.KINDS,
+        )
         return self._caller
 
     async def _respond(self, resources: Resources, read: Read) -> Answer | None:
@@ -201,7 +207,8 @@ class Engine:
         except DomainError:
             await admission.check_newest(resources.redis, caller.snapshot)
             raise
-        has_sign_in_account = any(account.kind == CHATGPT for account in pool.accounts)
+        may_be_sign_in = CHATGPT in self._dialect.KINDS
+        has_sign_in_account = may_be_sign_in and any(account.kind == CHATGPT for account in pool.accounts)
         guess = estimate.estimate(
             inspection, rate, has_sign_in_account=has_sign_in_account, organization_id=caller.snapshot.organization_id
         )

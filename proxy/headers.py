@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from routing.snapshots import ANTHROPIC, ANTHROPIC_VERSION, OPENAI
+
 Pairs = Sequence[tuple[bytes, bytes]]
 
 _HOP_BY_HOP = frozenset(
@@ -11,7 +13,7 @@ _HOP_BY_HOP = frozenset(
 )
 # The client's own identity and way here; what the relay sets itself; what would let an upstream compress.
 _NOT_TO_UPSTREAM = _HOP_BY_HOP | {
-    b"authorization", b"x-api-key", b"host", b"chatgpt-account-id", b"cookie", b"content-length", b"content-encoding",
+    b"authorization", b"x-api-key", b"api-key", b"host", b"chatgpt-account-id", b"cookie", b"content-length", b"content-encoding",
     b"accept-encoding", b"expect",
     b"forwarded", b"via", b"x-real-ip", b"openai-organization", b"openai-project",
 }  # fmt: skip
@@ -22,12 +24,15 @@ _NOT_TO_CLIENT = _HOP_BY_HOP | {
     b"set-cookie", b"date", b"server", b"alt-svc", b"strict-transport-security", b"report-to", b"nel", b"via",
     b"openai-organization", b"openai-project",
 }  # fmt: skip
-_NOT_TO_CLIENT_PREFIXES = (b"proxy-", b"x-ratelimit-", b"x-weir-")
+_NOT_TO_CLIENT_PREFIXES = (b"proxy-", b"x-ratelimit-", b"anthropic-", b"x-weir-")
 _POOL_WINDOW = re.compile(
     rb"x-.+-(?:used-percent|window-minutes|reset-at|reset-after-seconds|limit-name|has-credits|unlimited|balance)$"
 )
 _TURN_STATE = b"x-codex-turn-state"
+_BETA = b"openai-beta"
+SOCKETS = b"responses_websockets"
 _MODEL = b"openai-model"
+_VERSION = b"anthropic-version"
 
 
 def _named_by_connection(headers: Pairs) -> set[bytes]:
@@ -39,11 +44,17 @@ def _named_by_connection(headers: Pairs) -> set[bytes]:
 
 
 def to_upstream(
-    headers: Pairs, *, token: str, chatgpt_account_id: str | None, is_streamed: bool, encoding: str | None = None
+    headers: Pairs,
+    *,
+    token: str,
+    chatgpt_account_id: str | None,
+    is_streamed: bool,
+    encoding: str | None = None,
+    kind: str = OPENAI,
 ) -> list[tuple[bytes, bytes]]:
     """The client's headers (lower-case names) as the account's upstream gets them; without host and content-length.
 
-    `encoding`: the content coding that the body goes on in, None if it is plain.
+    `encoding`: the content coding that the body goes on in, None if it is plain. `kind` of account: says how it shows its token.
     """
     hop = _named_by_connection(headers)
     passed = [
@@ -51,7 +62,12 @@ def to_upstream(
         for name, value in headers
         if name not in _NOT_TO_UPSTREAM and name not in hop and not name.startswith(_NOT_TO_UPSTREAM_PREFIXES)
     ]
-    passed.append((b"authorization", b"Bearer " + token.encode("ascii")))
+    if kind == ANTHROPIC:
+        passed.append((b"x-api-key", token.encode("ascii")))
+        if not _has(passed, _VERSION):
+            passed.append((_VERSION, ANTHROPIC_VERSION.encode("ascii")))
+    else:
+        passed.append((b"authorization", b"Bearer " + token.encode("ascii")))
     if chatgpt_account_id:
         passed.append((b"chatgpt-account-id", chatgpt_account_id.encode("ascii")))
     if encoding is not None:
@@ -60,6 +76,15 @@ def to_upstream(
         passed.append((b"accept", b"text/event-stream"))
     if not _has(passed, b"content-type"):
         passed.append((b"content-type", b"application/json"))
+    return passed
+
+
+def to_upstream_socket(headers: Pairs, *, token: str, chatgpt_account_id: str | None) -> list[tuple[bytes, bytes]]:
+    """The headers of a client's upgrade as those of ours; without host and what the upgrade itself needs."""
+    passed = to_upstream(headers, token=token, chatgpt_account_id=chatgpt_account_id, is_streamed=False)
+    passed = [(name, value) for name, value in passed if name != b"content-type"]
+    if not any(name == _BETA and SOCKETS in value for name, value in passed):
+        passed.append((_BETA, SOCKETS + b"=2026-02-06"))
     return passed
 
 

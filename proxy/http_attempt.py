@@ -55,6 +55,7 @@ class HttpAttempt(Attempting):
                 chatgpt_account_id=credential.chatgpt_account_id if self._is_sign_in else None,
                 is_streamed=wire.is_streamed,
                 encoding=wire.encoding,
+                kind=self._account.kind,
             ),
             body=wire.body,
         )

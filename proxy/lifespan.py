@@ -15,6 +15,7 @@ from config import snapshot
 from config.clock import utc_now
 from config.errors import DomainError
 from config.redis import Redis
+from proxy.guard import Guard
 from proxy.leases import LeaseKeeper
 from proxy.upstream import Client
 from quotas import admission
@@ -80,6 +81,7 @@ async def startup() -> None:
             connect_seconds=settings.UPSTREAM_CONNECT_TIMEOUT_SECONDS,
             header_seconds=settings.UPSTREAM_HEADER_TIMEOUT_SECONDS,
             idle_seconds=settings.UPSTREAM_IDLE_TIMEOUT_SECONDS,
+            guard=Guard(),
         ),
         renewer=admission.renewer(redis),
         leases=LeaseKeeper(redis, every_seconds=settings.HOLD_RENEW_SECONDS),

@@ -16,6 +16,8 @@ OPENAI = PoolAccount.Kind.OPENAI.value
 COMPATIBLE = PoolAccount.Kind.COMPATIBLE.value
 ANTHROPIC = PoolAccount.Kind.ANTHROPIC.value
 ALL_KINDS = frozenset(PoolAccount.Kind.values)
+ANTHROPIC_VERSION = "2023-06-01"
+"""Of Anthropic's API, demanded with every request; there is no later one."""
 ACTIVE = PoolAccount.Status.ACTIVE.value
 NEEDS_SIGN_IN = PoolAccount.Status.NEEDS_SIGN_IN.value
 

@@ -8,7 +8,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-HEADERS = ("session-id", "session_id", "conversation-id", "conversation_id", "thread-id", "thread_id", "x-session-id")
+HEADERS = (
+    "session-id", "session_id", "conversation-id", "conversation_id", "thread-id", "thread_id", "x-session-id",
+    "x-claude-code-session-id",
+)  # fmt: skip
 """Spellings of one thing, first found wins. Not x-client-request-id: other clients make it anew for each request."""
 
 ENTRY_SECONDS = 86_400

@@ -8,13 +8,12 @@ from django.conf import settings
 from routing import addresses
 from routing.errors import CredentialRefused, CredentialUnverified
 from routing.models import PoolAccount
+from routing.snapshots import ANTHROPIC_VERSION
 
 TIMEOUT = httpx.Timeout(10.0, read=20.0)
 
 REFUSED = frozenset({401, 402, 403})
 UNAVAILABLE_FROM = 500
-ANTHROPIC_VERSION = "2023-06-01"
-"""Of the API, demanded with every request; there is no later one."""
 
 
 def sign_in(access_token: str, chatgpt_account_id: str) -> None:

@@ -60,8 +60,23 @@ def api_key(member: Member, **fields: Any) -> Key:
 
 def openai_account(organization: Organization, *, label: str | None = None, base_url: str | None = None) -> tuple[PoolAccount, str]:
     """An account by API key, and the key that the upstream will see."""
-    token = secrets.register("sk-" + random_secrets.token_urlsafe(32), "upstream API key")
-    row = pool_accounts.add_key(organization, token, label=label or unique("key"), base_url=base_url, by=None, now=utc_now())
+    return key_account(organization, label=label, base_url=base_url)
+
+
+def key_account(
+    organization: Organization,
+    *,
+    kind: str = "openai",
+    label: str | None = None,
+    base_url: str | None = None,
+    models: list[str] | None = None,
+) -> tuple[PoolAccount, str]:
+    """An account by API key of any kind, and the key that the upstream will see."""
+    prefix = "sk-ant-" if kind == "anthropic" else "sk-"
+    token = secrets.register(prefix + random_secrets.token_urlsafe(32), "upstream API key")
+    row = pool_accounts.add_key(
+        organization, token, kind=kind, label=label or unique("key"), base_url=base_url, models=models, by=None, now=utc_now()
+    )
     return row, token
 
 

@@ -97,13 +97,15 @@ def make(
     upstream: Any = None,
     key_fields: dict[str, Any] | None = None,
 ) -> Tenant:
-    """`account`: openai, chatgpt (minted at `upstream`) or none."""
+    """`account`: openai, anthropic, chatgpt (minted at `upstream`) or none."""
     organization = factories.organization(plan=plan, timezone=timezone)
     factories.member(organization, role="owner")
     developer = factories.member(organization)
     tenant = Tenant(organization, developer, factories.api_key(developer, **(key_fields or {})))
     if account == "openai":
         tenant.account, tenant.upstream_token = factories.openai_account(organization)
+    elif account == "anthropic":
+        tenant.account, tenant.upstream_token = factories.key_account(organization, kind="anthropic")
     elif account == "chatgpt":
         auth = upstream.mint()
         tenant.account = factories.chatgpt_account(organization, auth)

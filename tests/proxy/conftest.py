@@ -15,7 +15,7 @@ from config import redis as weir_redis
 from config import snapshot
 from proxy import catalog, estimate, exchange, lifespan, told, usage
 from proxy.asgi import Receive, Scope, Send
-from proxy.dialects import compact, responses
+from proxy.dialects import compact, messages, responses
 from quotas import drain
 from routing import credentials
 from tests.flows import tenants
@@ -25,6 +25,7 @@ from tests.upstream import ScriptedUpstream
 
 _responses = exchange.app(responses)
 _compact = exchange.app(compact)
+_messages = exchange.app(messages)
 
 
 async def leaves(scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,6 +39,8 @@ async def leaves(scope: Scope, receive: Receive, send: Send) -> None:
         await told.usage_app(scope, receive, send)
     elif path in ("/api/codex/accounts/check", "/backend-api/wham/accounts/check"):
         await told.accounts_check_app(scope, receive, send)
+    elif path == "/v1/messages":
+        await _messages(scope, receive, send)
     elif path == "/v1/models":
         await catalog.openai_app(scope, receive, send)
     elif path == "/backend-api/codex/models":
@@ -82,6 +85,7 @@ async def gateway(upstream: ScriptedUpstream, gateway_settings: dict[str, Any], 
     changed = {
         "UPSTREAM_CHATGPT_URL": f"{upstream.url}/backend-api",
         "UPSTREAM_OPENAI_URL": f"{upstream.url}/v1",
+        "UPSTREAM_ANTHROPIC_URL": f"{upstream.url}/v1",
         "UPSTREAM_AUTH_URL": upstream.url,
         "DISCONNECT_GRACE_SECONDS": 0.3,
         **gateway_settings,

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -455,7 +456,7 @@ async def test_tls_verifies_the_chain_and_the_name(certificate: tuple[Path, Path
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*map(str, certificate))
     trusting = ssl.create_default_context(cafile=str(certificate[0]))
-    timeouts = {"connect_seconds": 1.0, "header_seconds": 1.0, "idle_seconds": 1.0}
+    timeouts: dict[str, Any] = {"connect_seconds": 1.0, "header_seconds": 1.0, "idle_seconds": 1.0}
     async with serve(script, tls=context) as server:
         by_name = RawServer(url=server.url.replace("127.0.0.1", "localhost"))
         good = Client(tls=trusting, **timeouts)
