@@ -107,7 +107,7 @@ def pool_for(snapshot: Snapshot, key: OfTeam, *, plan: str | None = None) -> Poo
 
 
 def live_commands(
-    pool: PoolSnapshot, session_key: str | None, of: Sequence[Anchor] | str | None = (), *, member_id: int = 0
+    pool: PoolSnapshot, session_key: str | None, of: Sequence[Anchor] = (), *, member_id: int = 0
 ) -> list[tuple[str | bytes | int, ...]]:
     """What `read_live` needs, to be sent in one batch with the admission. `of`: the request's anchors."""
     commands: list[tuple[str | bytes | int, ...]] = [
@@ -115,8 +115,6 @@ def live_commands(
         ("GET", live_state.session_key(pool, session_key or "-")),
         ("HGET", live_state.turns_key(pool), member_id),
     ]
-    if isinstance(of, str):
-        of = [Anchor(anchors.Kind.RESPONSE, of)]
     if of:
         commands.append(anchors.ask_command(pool, of))
     return commands
@@ -130,14 +128,9 @@ def read_live(pool: PoolSnapshot, replies: Sequence[Any], of: Sequence[Anchor] =
     return Live(
         states=States(replies[0]),
         sticky=sticky.read(replies[1]),
-        owned=anchors.read(of or [Anchor(anchors.Kind.RESPONSE, "")], replies[3]) if len(replies) > 3 else anchors.NONE,
+        owned=anchors.read(of, replies[3]) if of else anchors.NONE,
         member_mean=int(replies[2]) if replies[2] else None,
     )
-
-
-def owner_command(pool: PoolSnapshot, response_id: str, account_id: int) -> tuple[str | bytes | int, ...]:
-    """Records, at `response.created`, which account holds a response; a continuation then goes there and nowhere else."""
-    return anchors.record_commands(pool, [Anchor(anchors.Kind.RESPONSE, response_id)], account_id)[0]
 
 
 async def select(

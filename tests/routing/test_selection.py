@@ -14,8 +14,9 @@ import pytest_asyncio
 from django.conf import settings
 
 from config.redis import Redis, ReplyError
-from routing import health, live, selection, sticky
-from routing.errors import AccountsAtCap, NoAccountAvailable, OwnerGone, PoolBusy, PoolExhausted
+from routing import anchors, health, live, selection, sticky
+from routing.anchors import Anchor
+from routing.errors import AccountsAtCap, NoAccountAvailable, PoolBusy, PoolExhausted
 from routing.failures import Failure, Kind
 from routing.selection import Lease
 from routing.snapshots import PoolSnapshot
@@ -37,9 +38,9 @@ def clock() -> int:
 
 async def take(redis: Redis, pool: PoolSnapshot, session: str | None = None, **options: Any) -> Lease:
     """One selection as the path does it: the live state first, then the slot."""
-    anchor = options.pop("previous_response_id", None)
-    commands = selection.live_commands(pool, session, anchor, member_id=options.get("member_id", 0))
-    state = selection.read_live(pool, await redis.batch(commands))
+    of = options.pop("of", ())
+    commands = selection.live_commands(pool, session, of, member_id=options.get("member_id", 0))
+    state = selection.read_live(pool, await redis.batch(commands), of)
     values: dict[str, Any] = {
         "request_id": f"req_{made.number()}",
         "model": "gpt-5.5",
@@ -68,7 +69,8 @@ def down(seconds: float) -> Failure:
 async def test_a_selection_is_one_round_trip_beside_the_admissions(redis: Redis) -> None:
     pool = made.pool(made.account(), made.account())
     await redis.call("PING")
-    state = selection.read_live(pool, await redis.batch(selection.live_commands(pool, SESSION, "resp_1")))
+    of = [Anchor(anchors.Kind.RESPONSE, "resp_1"), Anchor(anchors.Kind.TURN, "ts")]
+    state = selection.read_live(pool, await redis.batch(selection.live_commands(pool, SESSION, of)), of)
     before = redis.round_trips
     lease = await selection.select(
         redis, pool, state, request_id="r", model="m", tier=None, session_key=SESSION, now_ms=clock(), rng=random.random
@@ -303,50 +305,6 @@ async def test_a_request_without_a_session_leaves_no_entry(redis: Redis) -> None
     pool = made.pool(made.account())
     await take(redis, pool)
     assert await redis.call("EXISTS", live.session_key(pool, "-")) == 0
-
-
-async def test_a_continuation_goes_to_the_account_that_owns_it(redis: Redis) -> None:
-    """N52 K5: 52 turns with previous_response_id, all on the owner, whatever the session's entry says."""
-    pool = made.pool(*(made.account() for _ in range(4)))
-    owner = pool.accounts[2]
-    await redis.call(*selection.owner_command(pool, "resp_0", owner.account_id))
-    for turn in range(52):
-        lease = await take(redis, pool, SESSION, previous_response_id=f"resp_{turn}")
-        assert (lease.account, lease.reason) == (owner, "owner")
-        await redis.call(*selection.owner_command(pool, f"resp_{turn + 1}", lease.account.account_id))
-
-
-async def test_a_continuation_is_never_sent_to_another_account(redis: Redis) -> None:
-    """N52: the owner is exhausted: its reset is told, nobody else is tried."""
-    pool = made.pool(made.account(), made.account())
-    owner = pool.accounts[0]
-    resets_at = clock() // 1000 + 600
-    await redis.call(*selection.owner_command(pool, "resp_x", owner.account_id))
-    await health.report(redis, pool, owner, exhausted(resets_at))
-    with pytest.raises(PoolExhausted) as refused:
-        await take(redis, pool, SESSION, previous_response_id="resp_x")
-    assert refused.value.resets_at == resets_at
-    assert await in_flight(redis, pool) == [0, 0]
-
-
-@pytest.mark.parametrize("gone", ["deleted", "needs_sign_in"])
-async def test_a_continuation_of_an_owner_that_is_gone_is_refused(redis: Redis, gone: str) -> None:
-    """N53 K6: 400 previous_response_not_found; no other account is tried."""
-    pool = made.pool(made.account(), made.account())
-    owner = pool.accounts[0]
-    await redis.call(*selection.owner_command(pool, "resp_x", owner.account_id))
-    rest = pool.accounts[1:] if gone == "deleted" else (dataclasses.replace(owner, status=gone), *pool.accounts[1:])
-    changed = dataclasses.replace(pool, accounts=rest)
-    with pytest.raises(OwnerGone) as refused:
-        await take(redis, changed, SESSION, previous_response_id="resp_x")
-    assert (refused.value.code, refused.value.status) == ("previous_response_not_found", 400)
-    assert await in_flight(redis, pool) == [0, 0]
-
-
-def test_owners_are_known_per_organization() -> None:
-    """N55: whichever key continues; another organization's response of the same name is another one."""
-    assert live.owner_key(1, "resp_x") == live.owner_key(1, "resp_x")
-    assert live.owner_key(1, "resp_x") != live.owner_key(33, "resp_x")
 
 
 # ------------------------------------------------------------------------------------------------------------ slots
@@ -621,7 +579,7 @@ def test_a_shared_pool_has_a_tag_of_its_own() -> None:
 async def test_a_selection_that_is_cut_off_keeps_no_slot(redis: Redis) -> None:
     """N23, K11: a client left while the slot was being taken, and it was kept for the whole lease."""
     pool = made.pool(made.account(concurrency_cap=1), made.account(concurrency_cap=1))
-    state = selection.read_live(pool, await redis.batch(selection.live_commands(pool, None, None)))
+    state = selection.read_live(pool, await redis.batch(selection.live_commands(pool, None)))
     for ticks in range(4):
         taking = asyncio.ensure_future(
             selection.select(
