@@ -32,6 +32,7 @@ _TURN_STATE = b"x-codex-turn-state"
 _BETA = b"openai-beta"
 SOCKETS = b"responses_websockets"
 _MODEL = b"openai-model"
+_DATE = re.compile(rb"-\d{4}-\d{2}-\d{2}$")
 _VERSION = b"anthropic-version"
 
 
@@ -89,12 +90,18 @@ def to_upstream_socket(headers: Pairs, *, token: str, chatgpt_account_id: str | 
 
 
 def to_client(
-    headers: Pairs, *, request_id: str, is_rewritten: bool = False, asked_model: str | None = None
+    headers: Pairs,
+    *,
+    request_id: str,
+    is_rewritten: bool = False,
+    asked_model: str | None = None,
+    upstream_model: str | None = None,
 ) -> list[tuple[bytes, bytes]]:
     """An upstream's headers as the client gets them; never the pool's limits.
 
     `is_rewritten`: the body is not the upstream's, so its length, coding and type are not either. `asked_model`: the name that the
     client used where the upstream was asked by another; it stands in `openai-model`, and the truth in `x-weir-served-model`.
+    `upstream_model`: that other name; a third one in `openai-model` is the upstream's own reroute, of which the client is to hear.
     """
     hop = _named_by_connection(headers)
     passed = [(name, value) for name, value in headers if name not in hop and _may_pass(name)]
@@ -103,12 +110,21 @@ def to_client(
         passed = [(name, value) for name, value in passed if name not in dropped]
     if asked_model is not None:
         served = [value for name, value in passed if name == _MODEL]
-        passed = [(name, asked_model.encode() if name == _MODEL else value) for name, value in passed]
+        asked = asked_model.encode()
+        passed = [(name, asked if name == _MODEL and _is_of(value, upstream_model) else value) for name, value in passed]
+        if not served and upstream_model is not None:
+            served = [upstream_model.encode()]
         passed += [(b"x-weir-served-model", value) for value in served]
     if not _has(passed, b"x-request-id"):
         passed.append((b"x-request-id", request_id.encode()))
     passed.append((b"x-weir-request-id", request_id.encode()))
     return passed
+
+
+def _is_of(value: bytes, model: str | None) -> bool:
+    """Is this the model, or a dated name of it?"""
+    name = _DATE.sub(b"", value)
+    return model is None or model.encode() in (value, name)
 
 
 def _may_pass(name: bytes) -> bool:

@@ -284,6 +284,10 @@ class HttpAttempt(Attempting):
         reroute."""
         call = self._tab.call
         passed = wire_headers.to_client(
-            response.raw_headers, request_id=call.request_id, is_rewritten=is_rewritten, asked_model=call.asked_model
+            response.raw_headers,
+            request_id=call.request_id,
+            is_rewritten=is_rewritten,
+            asked_model=call.asked_model,
+            upstream_model=call.upstream_model,
         )
         return passed + self._tab.told

@@ -88,6 +88,24 @@ def test_who_asked_by_an_alias_reads_that_name_and_the_truth_beside_it() -> None
     assert (b"x-weir-served-model", b"m-big") not in headers.to_client([(b"openai-model", b"m-big")], request_id="r")
 
 
+@pytest.mark.parametrize(
+    ("told", "model", "served"),
+    [
+        ([b"m-big"], [b"asked"], b"m-big"),
+        ([b"m-big-2026-05-01"], [b"asked"], b"m-big-2026-05-01"),
+        ([b"m-safe"], [b"m-safe"], b"m-safe"),
+        ([b"m-big-fast"], [b"m-big-fast"], b"m-big-fast"),
+        ([], [], b"m-big"),
+    ],
+    ids=["as asked for", "dated", "rerouted", "another that begins alike", "untold"],
+)
+def test_an_upstreams_own_reroute_is_not_hidden_behind_the_asked_name(told: list[bytes], model: list[bytes], served: bytes) -> None:
+    upstream = [(b"openai-model", value) for value in told]
+    passed = headers.to_client(upstream, request_id="r", asked_model="asked", upstream_model="m-big")
+    assert [value for name, value in passed if name == b"openai-model"] == model
+    assert [value for name, value in passed if name == b"x-weir-served-model"] == [served]
+
+
 def _receiver(*messages: dict[str, Any]) -> Any:
     waiting = list(messages)
 
