@@ -378,7 +378,7 @@ class Engine:
             model=call.upstream_model,
             tier=call.inspection.service_tier,
             effort=call.inspection.reasoning_effort,
-            kinds=call.dialect.KINDS,
+            kinds=self._kinds(call, pool),
             session_key=call.session_key,
             member_id=call.caller.key.member_id,
             is_inside_turn=call.is_inside_turn,
@@ -389,6 +389,14 @@ class Engine:
             now_ms=tab.hold.ack,
             rng=random.random,
         )
+
+    @staticmethod
+    def _kinds(call: Call, pool: PoolSnapshot) -> frozenset[str]:
+        """Which accounts may be tried. Where the pool has none that can serve this very request, one of the others says by its wire
+        what it cannot do."""
+        only = call.inspection.kinds
+        is_any = only is not None and any(account.kind in only for account in pool.accounts)
+        return only if only is not None and is_any else call.dialect.KINDS
 
     async def _give_up(
         self,

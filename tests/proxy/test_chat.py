@@ -129,7 +129,8 @@ def test_later_requests_of_a_conversation_have_the_same_opening() -> None:
     assert chat.inspect(body(messages=[*first[:1], {"role": "user", "content": "ho"}])).opening not in openings
     long = [{"role": "user", "content": "x" * 5000}]
     assert chat.inspect(body(messages=long)).opening == json.dumps(long)[:2048].encode()
-    for odd in (None, 3, [], [[]], "text", [{"role": "user"}]):
+    odds: tuple[Any, ...] = (None, 3, [], [[]], "text", [{"role": "user"}])
+    for odd in odds:
         chat.inspect(body(messages=odd))
 
 
@@ -147,7 +148,7 @@ def test_later_requests_of_a_conversation_have_the_same_opening() -> None:
     ],
 )
 def test_what_a_sign_in_account_cannot_be_asked_goes_to_others(fields: dict[str, Any]) -> None:
-    assert chat.inspect(body(**fields)).kinds == {OPENAI, COMPATIBLE}
+    assert chat.inspect(body(**fields)).kinds == frozenset({OPENAI, COMPATIBLE})
 
 
 # ------------------------------------------------------------------------------------------------- what accounts are sent

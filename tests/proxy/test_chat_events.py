@@ -345,19 +345,19 @@ _texts = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=5)
 def test_any_cut_gives_the_same_bytes_and_every_text_arrives(
     texts: list[str], calls: list[str], sizes: list[int], with_usage: bool
 ) -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"type": "response.created", "response": {"id": "resp_1", "created_at": 5, "model": "m"}},
         *[text(one) for one in texts],
         done(message("".join(texts))),
     ]
     for index, arguments in enumerate(calls, 1):
-        item = {**CALL, "call_id": f"call_{index}", "arguments": arguments}
+        item: dict[str, Any] = {**CALL, "call_id": f"call_{index}", "arguments": arguments}
         events.append({"type": "response.output_item.added", "output_index": index, "item": {**item, "arguments": ""}})
         delta = {"type": "response.function_call_arguments.delta", "output_index": index}
         events += [{**delta, "delta": one} for one in arguments]
         events.append(done(item, index))
     data = stream(*events, completed(usage=USAGE))
-    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
     raw = json.dumps({**body, "stream_options": {"include_usage": with_usage}}).encode()
     wires = [chat.wire(chat.inspect(raw), model="m", kind=CHATGPT) for _ in range(2)]
     whole, cut = through(wires[0], data), through(wires[1], data, sizes)
