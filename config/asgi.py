@@ -24,7 +24,7 @@ from django.urls import re_path  # noqa: E402
 from billing import webhooks  # noqa: E402
 from config import bodies  # noqa: E402
 from proxy import catalog, exchange, lifespan, told, usage  # noqa: E402
-from proxy.dialects import compact, messages, responses  # noqa: E402
+from proxy.dialects import chat, compact, messages, responses  # noqa: E402
 from quotas import consumers  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 responses_app = exchange.app(responses)
 compact_app = exchange.app(compact)
 messages_app = exchange.app(messages)
+chat_app = exchange.app(chat)
 
 
 async def lifespan_app(scope: Any, receive: Any, send: Any) -> None:
@@ -79,6 +80,7 @@ application = ProtocolTypeRouter(
             [
                 route(RESPONSES, responses_app),
                 route(r"^(?:v1|backend-api/codex)/responses/compact$", compact_app),
+                route(r"^v1/chat/completions$", chat_app),
                 route(r"^v1/messages$", messages_app),
                 route(r"^v1/models$", catalog.openai_app),
                 route(r"^backend-api/codex/models$", catalog.codex_app),

@@ -15,7 +15,7 @@ from config import redis as weir_redis
 from config import snapshot
 from proxy import catalog, estimate, exchange, lifespan, told, usage
 from proxy.asgi import Receive, Scope, Send
-from proxy.dialects import compact, messages, responses
+from proxy.dialects import chat, compact, messages, responses
 from quotas import drain
 from routing import credentials
 from tests.flows import tenants
@@ -26,6 +26,7 @@ from tests.upstream import ScriptedUpstream
 _responses = exchange.app(responses)
 _compact = exchange.app(compact)
 _messages = exchange.app(messages)
+_chat = exchange.app(chat)
 
 
 async def leaves(scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,6 +40,8 @@ async def leaves(scope: Scope, receive: Receive, send: Send) -> None:
         await told.usage_app(scope, receive, send)
     elif path in ("/api/codex/accounts/check", "/backend-api/wham/accounts/check"):
         await told.accounts_check_app(scope, receive, send)
+    elif path == "/v1/chat/completions":
+        await _chat(scope, receive, send)
     elif path == "/v1/messages":
         await _messages(scope, receive, send)
     elif path == "/v1/models":
