@@ -1,13 +1,15 @@
 """Windows from response heads, and what reports do to an account."""
 
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
+import pytest
 import pytest_asyncio
 from django.conf import settings
 
 from config.redis import Redis
-from routing import health, live
+from routing import due, health, live
 from routing.failures import Failure, Kind
 from routing.health import Observation
 from routing.snapshots import PoolSnapshot
@@ -226,3 +228,84 @@ async def test_what_an_older_version_stored_is_replaced(redis: Redis) -> None:
     await redis.call("HSET", key, field, f"300=50:{UNIX + 9_000}:{UNIX * 1000}")
     await observe(redis, pool, "10", seconds=1)
     assert (await state(redis, pool)).windows == {300: live.Window(300, 10.0, UNIX + 9_000, (UNIX + 1) * 1000)}
+
+
+def event(**limits: object) -> bytes:
+    told = {"allowed": True, "limit_reached": False, **limits}
+    return json.dumps(
+        {"type": "codex.rate_limits", "plan_type": "plus", "metered_limit_name": "codex", "rate_limits": told}
+    ).encode()
+
+
+def told(used: float, minutes: int, reset_at: int) -> dict[str, float]:
+    return {"used_percent": used, "window_minutes": minutes, "reset_after_seconds": reset_at - UNIX, "reset_at": reset_at}
+
+
+async def test_an_event_of_a_stream_is_stored_as_a_head_is(redis: Redis) -> None:
+    """N14: the only window of the event is the weekly one, in the first slot."""
+    pool = made.pool(made.account())
+    data = event(primary=told(61, 10_080, UNIX + 90_000), secondary=None)
+    assert await health.observe_event(redis, pool, pool.accounts[0], data, NOW) == [Observation(10080, 61.0, UNIX + 90_000)]
+    assert (await state(redis, pool)).windows == {10080: live.Window(10080, 61.0, UNIX + 90_000, UNIX * 1000)}
+
+
+async def test_an_event_with_a_new_reset_lifts_exhaustion_and_an_older_one_does_not(redis: Redis) -> None:
+    """N10."""
+    pool = made.pool(made.account())
+    failure = Failure(Kind.USAGE_LIMIT, movable=True, resets_at=UNIX + 3 * 86_400)
+    await health.report(redis, pool, pool.accounts[0], failure, now_ms=UNIX * 1000)
+    data = event(primary=told(12, 10_080, UNIX + 600_000))
+    await health.observe_event(redis, pool, pool.accounts[0], data, NOW - timedelta(seconds=2))
+    assert (await state(redis, pool)).exhausted_until == UNIX + 3 * 86_400
+    await health.observe_event(redis, pool, pool.accounts[0], data, NOW + timedelta(seconds=2))
+    assert (await state(redis, pool)).exhausted_until_ms(UNIX * 1000 + 2000) == 0
+
+
+async def test_an_event_that_says_it_serves_nothing_lifts_nothing(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    failure = Failure(Kind.USAGE_LIMIT, movable=True, resets_at=UNIX + 3600)
+    await health.report(redis, pool, pool.accounts[0], failure, now_ms=UNIX * 1000)
+    data = event(primary=told(12, 10_080, UNIX + 600_000), allowed=False, limit_reached=True)
+    await health.observe_event(redis, pool, pool.accounts[0], data, NOW + timedelta(seconds=2))
+    assert (await state(redis, pool)).exhausted_until == UNIX + 3600
+
+
+async def test_events_that_tell_of_something_else_store_nothing(redis: Redis) -> None:
+    pool = made.pool(made.account())
+    for data in (b"", b"{", b'{"type":"response.created"}', event(primary=told(5, 300, UNIX - 1)), event()):
+        assert await health.observe_event(redis, pool, pool.accounts[0], data, NOW) == []
+    assert await redis.call("EXISTS", live.live_key(pool)) == 0
+
+
+async def test_a_window_of_a_response_that_a_429_told_full_is_unknown_after_its_reset(redis: Redis) -> None:
+    """N11: the reset passed 5 s ago: not exhausted; nothing is claimed of it until it is reported again."""
+    pool = made.pool(made.account())
+    await observe(redis, pool, "100", seconds=0, resets=UNIX + 60)
+    found = (await state(redis, pool)).windows[300]
+    after = (UNIX + 65) * 1000
+    assert (found.blocks_until_ms(UNIX * 1000), found.blocks_until_ms(after)) == ((UNIX + 60) * 1000, 0)
+    assert found.is_over(after)
+
+
+async def test_an_api_keys_account_cools_and_comes_back_by_itself(redis: Redis) -> None:
+    """K3 E18: no poll can tell of an API key, so nothing takes it out for longer than its refusal says."""
+    account = made.account(kind="openai")
+    pool = made.pool(account)
+    seconds, _ = await redis.call("TIME")
+    quota = health.classify(429, {}, b'{"error":{"type":"insufficient_quota","code":"insufficient_quota"}}')
+    await health.report(redis, pool, account, quota)
+    found = await state(redis, pool)
+    assert found.cooling_until_ms / 1000 - int(seconds) == pytest.approx(300, abs=3)
+    assert (found.exhausted_until, dict(found.windows)) == (0, {})
+    # A shorter trouble later does not bring it back sooner, and no poll is asked for.
+    await health.report(redis, pool, account, health.classify(503, {}, b""))
+    assert (await state(redis, pool)).cooling_until_ms == found.cooling_until_ms
+    assert await redis.call("ZSCORE", due.DUE, account.account_id) is None
+
+
+async def test_a_usage_limit_of_a_sign_in_asks_for_a_poll(redis: Redis) -> None:
+    """E18."""
+    pool = made.pool(made.account())
+    await health.report(redis, pool, pool.accounts[0], Failure(Kind.USAGE_LIMIT, movable=True, cooldown_seconds=60.0))
+    assert await redis.call("ZSCORE", due.DUE, pool.accounts[0].account_id) == b"0"
+    await redis.call("ZREM", due.DUE, pool.accounts[0].account_id)
