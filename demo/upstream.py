@@ -12,6 +12,9 @@ first function) and reports what the tool put out; input tokens are a quarter of
 with the same prompt_cache_key cached; output tokens are three a word. A ChatGPT account's windows rise with what it served; a
 full one is answered 429.
 Bearers: any `sk-...` on /v1; on /backend-api a minted access token with its chatgpt-account-id.
+Anthropic's API, for any `sk-ant-...` in x-api-key with an anthropic-version: POST /v1/messages (the same answers in its events;
+tokens are read from the cache and written to it where anything is marked for that, earlier ones by metadata.user_id; `terminal`
+"response.incomplete" stops at max_tokens; `fail` is an error event, its code the type) and GET /v1/models.
 
 Control. Everything is JSON, times are seconds, an unknown field is answered 400 and named.
 
@@ -68,6 +71,7 @@ from demo.upstream_call import Call, Cut, Gone
 from demo.upstream_chat import openai_chat
 from demo.upstream_compact import chatgpt_compaction, openai_compaction
 from demo.upstream_issuer import Issuer
+from demo.upstream_messages import anthropic_messages, anthropic_models
 from demo.upstream_responses import before_head, chatgpt_response, openai_response, parsed, problem, refuse, signed_in, whole
 from demo.upstream_script import Match, Wrong
 from demo.upstream_state import State, only
@@ -246,6 +250,9 @@ async def codex_models(call: Call) -> None:
 
 
 async def openai_models(call: Call) -> None:
+    if "x-api-key" in call.headers:
+        await anthropic_models(call, state)
+        return
     if not call.token.startswith("sk-") or call.token in state.refused_keys:
         await refuse(call, "401")
         return
@@ -281,6 +288,7 @@ RESPONSES: dict[tuple[str, str], Callable[[Call, State], Awaitable[None]]] = {
     ("POST", "/backend-api/codex/responses"): chatgpt_response,
     ("POST", "/v1/responses"): openai_response,
     ("POST", "/v1/chat/completions"): openai_chat,
+    ("POST", "/v1/messages"): anthropic_messages,
     ("POST", "/backend-api/codex/responses/compact"): chatgpt_compaction,
     ("POST", "/v1/responses/compact"): openai_compaction,
 }

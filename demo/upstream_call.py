@@ -67,7 +67,7 @@ class Call:
         self.query: str = scope["query_string"].decode()
         self.raw_headers = [(name.decode().lower(), value.decode("latin-1")) for name, value in scope["headers"]]
         self.headers = dict(self.raw_headers)
-        self.token = self.headers.get("authorization", "").removeprefix("Bearer ")
+        self.token = self.headers.get("authorization", "").removeprefix("Bearer ") or self.headers.get("x-api-key", "")
         self.body = b""
         self.is_whole = False
         self.is_lost = False

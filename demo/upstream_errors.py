@@ -21,6 +21,11 @@ def _error(status: int, message: str, code: str, kind: str = "invalid_request_er
     return Refusal(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
+def _anthropic(status: int, kind: str, message: str, **headers: str) -> Refusal:
+    body = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_scripted"}
+    return Refusal(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
 ERRORS: dict[str, Refusal] = {
     "401": _error(401, "Incorrect API key provided", "invalid_api_key"),
     "401_token_expired": _error(401, "Provided authentication token is expired. Please try signing in again.", "token_expired"),
@@ -82,4 +87,18 @@ ERRORS: dict[str, Refusal] = {
         503, "Our servers are currently overloaded. Please try again later.", "server_is_overloaded", "service_unavailable_error"
     ),
     "503_slow_down": _error(503, "Slow down", "slow_down", "service_unavailable_error", retry_after="1"),
+    "anthropic_400": _anthropic(400, "invalid_request_error", "messages: roles must alternate"),
+    "anthropic_400_credit": _anthropic(
+        400,
+        "invalid_request_error",
+        "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade or purchase credits.",
+    ),
+    "anthropic_401": _anthropic(401, "authentication_error", "invalid x-api-key"),
+    "anthropic_403": _anthropic(403, "permission_error", "Your API key does not have permission to use the specified resource."),
+    "anthropic_404": _anthropic(404, "not_found_error", "model: claude-none"),
+    "anthropic_429": _anthropic(
+        429, "rate_limit_error", "This request would exceed your account's rate limit. Please try again later.", retry_after="2"
+    ),
+    "anthropic_500": _anthropic(500, "api_error", "Internal server error"),
+    "anthropic_529": _anthropic(529, "overloaded_error", "Overloaded"),
 }
