@@ -5,6 +5,7 @@ Never of the pool (N6). `/v1/usage` tells the same in amounts (`proxy.usage`).
 
 import json
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from billing import credits
@@ -33,16 +34,13 @@ def chosen(found: Iterable[Gauge]) -> tuple[Gauge | None, Gauge | None]:
     Of windows of one length the fullest stands for all: whose limit it is, and what it counts, does not matter to whom it stops.
     Of equally full ones: a week before the plan's period before the others. Limits of some models only are not among them.
     """
-    fullest: dict[int, Gauge] = {}
-    for gauge in found:
-        if not gauge.models:
-            known = fullest.get(gauge.seconds)
-            if known is None or _rank(gauge) > _rank(known):
-                fullest[gauge.seconds] = gauge
-    if not fullest:
+    ranked = [(_rank(gauge), gauge) for gauge in found if not gauge.models]
+    if not ranked:
         return None, None
-    first = fullest.pop(min(fullest))
-    return first, max(fullest.values(), key=_rank, default=None)
+    shortest = min([gauge.seconds for _, gauge in ranked])
+    first = max([pair for pair in ranked if pair[1].seconds == shortest], key=itemgetter(0))
+    second = max([pair for pair in ranked if pair[1].seconds > shortest], key=itemgetter(0), default=(None, None))
+    return first[1], second[1]
 
 
 def _rank(gauge: Gauge) -> tuple[int, bool, bool, bool]:
@@ -50,6 +48,13 @@ def _rank(gauge: Gauge) -> tuple[int, bool, bool, bool]:
 
 
 # ----------------------------------------------------------------------------------------------- with proxied answers
+
+_NAME = (b"x-codex-limit-name", LIMIT_NAME.encode())
+_HAS_CREDITS, _BALANCE = b"x-codex-credits-has-credits", b"x-codex-credits-balance"
+_UNLIMITED = (b"x-codex-credits-unlimited", b"false")
+_NO_CREDITS = ((_HAS_CREDITS, b"false"), _UNLIMITED, (_BALANCE, b"0"), _NAME)
+_PRIMARY = (b"x-codex-primary-used-percent", b"x-codex-primary-window-minutes", b"x-codex-primary-reset-at")
+_SECONDARY = (b"x-codex-secondary-used-percent", b"x-codex-secondary-window-minutes", b"x-codex-secondary-reset-at")
 
 
 def headers(admission: Admission) -> Pairs:
@@ -61,35 +66,26 @@ def refusal_headers(error: DomainError) -> Pairs:
     """The same for a refusal by a limit or the plan: the window that refuses. Nothing for any other error."""
     if not isinstance(error, LimitReached) or not error.seconds:
         return []
-    return [*_window_headers(b"primary", Gauge(error.seconds, error.metric, error.used, error.limit, error.resets_at)), _NAME]
+    return [*_window_headers(_PRIMARY, Gauge(error.seconds, error.metric, error.used, error.limit, error.resets_at)), _NAME]
 
 
 def _headers(reading: Reading) -> Pairs:
     first, second = chosen(reading.gauges)
-    has_credits = b"true" if reading.purchased > 0 else b"false"
-    return [
-        *_window_headers(b"primary", first),
-        *_window_headers(b"secondary", second),
-        (b"x-codex-credits-has-credits", has_credits),
-        (b"x-codex-credits-unlimited", b"false"),
-        (b"x-codex-credits-balance", credits.text(reading.purchased).encode()),
-        _NAME,
-    ]
+    pairs = _window_headers(_PRIMARY, first) + _window_headers(_SECONDARY, second)
+    if reading.purchased > 0:
+        pairs += ((_HAS_CREDITS, b"true"), _UNLIMITED, (_BALANCE, credits.text(reading.purchased).encode()), _NAME)
+    else:
+        pairs += _NO_CREDITS
+    return pairs
 
 
-_NAME = (b"x-codex-limit-name", LIMIT_NAME.encode())
-
-
-def _window_headers(slot: bytes, gauge: Gauge | None) -> Pairs:
+def _window_headers(names: tuple[bytes, bytes, bytes], gauge: Gauge | None) -> Pairs:
     if gauge is None:
         return []
-    start = b"x-codex-" + slot
-    pairs = [
-        (start + b"-used-percent", b"%g" % (gauge.basis_points / 100)),
-        (start + b"-window-minutes", b"%d" % (gauge.seconds // 60)),
-    ]
+    percent, minutes, reset_at = names
+    pairs = [(percent, b"%g" % (gauge.basis_points / 100)), (minutes, b"%d" % (gauge.seconds // 60))]
     if gauge.resets_at is not None:
-        pairs.append((start + b"-reset-at", b"%d" % gauge.resets_at))
+        pairs.append((reset_at, b"%d" % gauge.resets_at))
     return pairs
 
 

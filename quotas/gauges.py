@@ -3,21 +3,21 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from quotas import standing, windows
 from quotas.standing import Usage
 from quotas.views import METRIC_NAMES, View
 
 
-@dataclass(frozen=True, slots=True)
-class Gauge:
+class Gauge(NamedTuple):
     """A limit, or the plan's quota. Amounts are micro-credits for the metric credits, else counts.
 
     `used` is without what running requests hold. `resets_at`: the unix second at which it is empty again if nothing else comes;
-    None if it never is.
+    None if it never is. `models` is the name of the limit's model filter, "" for all models.
 
-    `models` is the name of the limit's model filter, "" for all models.
+    A tuple, because each proxied request makes one for every limit.
     """
 
     seconds: int
@@ -29,7 +29,7 @@ class Gauge:
     models: str = ""
 
     def for_all(self) -> "Gauge":
-        return replace(self, models="")
+        return self._replace(models="")
 
     @property
     def is_full(self) -> bool:
@@ -38,7 +38,8 @@ class Gauge:
     @property
     def basis_points(self) -> int:
         """What is used of 10,000, rounded down: all of them only if nothing is left; never below 0 or above."""
-        return 10_000 if self.is_full else max(0, self.used * 10_000 // self.limit)
+        _, _, used, limit, _, _, _ = self
+        return 10_000 if used >= limit else max(0, used * 10_000 // limit)
 
 
 @dataclass(frozen=True, slots=True)
