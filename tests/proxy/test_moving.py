@@ -178,9 +178,9 @@ async def test_a_revoked_token_whose_renewal_could_not_be_asked_for_takes_nobody
     [row] = await logged(one)
     assert [step.get("failure") for step in row.trace] == ["refused_key", None]
     failed = by_id[row.trace[0]["account_id"]]
+    assert state(failed).cooling_until_ms > due.server_ms()
     await in_thread(failed.refresh_from_db)
     assert failed.status == "active"
-    assert state(failed).cooling_until_ms > due.server_ms()
 
 
 async def test_a_token_that_is_refused_after_its_renewal_takes_its_account_out(
