@@ -23,16 +23,16 @@ from django.urls import re_path  # noqa: E402
 
 from billing import webhooks  # noqa: E402
 from config import bodies  # noqa: E402
-from proxy import catalog, exchange, lifespan, told, usage  # noqa: E402
+from proxy import catalog, exchange, lifespan, sockets, told, usage  # noqa: E402
 from proxy.dialects import chat, compact, messages, responses  # noqa: E402
 from quotas import consumers  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
 responses_app = exchange.app(responses)
-compact_app = exchange.app(compact)
 messages_app = exchange.app(messages)
 chat_app = exchange.app(chat)
+compact_app = exchange.app(compact)
 
 
 async def lifespan_app(scope: Any, receive: Any, send: Any) -> None:
@@ -93,7 +93,7 @@ application = ProtocolTypeRouter(
         ),
         "websocket": URLRouter(
             [
-                route(RESPONSES, decline_websocket),
+                route(RESPONSES, sockets.app),
                 route(r"^ws/", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(live_pages)))),
                 route(r"", decline_websocket),
             ]

@@ -18,6 +18,7 @@ from config.redis import Redis
 from proxy.guard import Guard
 from proxy.leases import LeaseKeeper
 from proxy.upstream import Client
+from proxy.upstream_socket import SocketClient
 from quotas import admission
 from quotas.holds import Renewer
 
@@ -32,10 +33,13 @@ class Resources:
     upstream: Client
     renewer: Renewer
     leases: LeaseKeeper
+    sockets: SocketClient
     is_draining: bool = False
     running: int = 0
     """Proxied requests between their first byte and their settlement."""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _declined: dict[int, float] = field(default_factory=dict)
+    """Accounts whose upstream speaks no WebSocket, until when that is believed, by the loop's clock."""
 
     def now(self) -> datetime:
         return utc_now()
@@ -52,6 +56,18 @@ class Resources:
         if not task.cancelled() and (error := task.exception()) is not None:
             level = logging.WARNING if isinstance(error, DomainError) else logging.ERROR
             logger.log(level, "work beside a request failed", exc_info=error)
+
+    def decline_socket(self, account_id: int, seconds: float) -> None:
+        """The account serves over HTTP only, for so long."""
+        self._declined[account_id] = asyncio.get_running_loop().time() + seconds
+
+    def without_socket(self) -> frozenset[int]:
+        """Accounts that serve over HTTP only."""
+        if not self._declined:
+            return frozenset()
+        now = asyncio.get_running_loop().time()
+        self._declined = {account_id: until for account_id, until in self._declined.items() if until > now}
+        return frozenset(self._declined)
 
     async def finish(self, seconds: float) -> None:
         if self._tasks:
@@ -75,16 +91,23 @@ async def startup() -> None:
     """Opens everything; connects to nothing yet, so a process starts while Redis is away."""
     global _resources, _listener
     redis = weir_redis.client()
+    guard = Guard()
     made = Resources(
         redis=redis,
         upstream=Client(
             connect_seconds=settings.UPSTREAM_CONNECT_TIMEOUT_SECONDS,
             header_seconds=settings.UPSTREAM_HEADER_TIMEOUT_SECONDS,
             idle_seconds=settings.UPSTREAM_IDLE_TIMEOUT_SECONDS,
-            guard=Guard(),
+            guard=guard,
         ),
         renewer=admission.renewer(redis),
         leases=LeaseKeeper(redis, every_seconds=settings.HOLD_RENEW_SECONDS),
+        sockets=SocketClient(
+            connect_seconds=settings.UPSTREAM_CONNECT_TIMEOUT_SECONDS,
+            header_seconds=settings.UPSTREAM_HEADER_TIMEOUT_SECONDS,
+            idle_seconds=settings.UPSTREAM_IDLE_TIMEOUT_SECONDS,
+            guard=guard,
+        ),
     )
     _spare_the_collector()
     made.renewer.start()
@@ -122,6 +145,7 @@ async def shutdown() -> None:
     await ending.renewer.stop()
     await ending.leases.stop()
     await ending.upstream.close()
+    await ending.sockets.close()
     await ending.redis.close()
 
 

@@ -68,6 +68,7 @@ class ScriptedUpstream:
     def start(self) -> None:
         command = [sys.executable, "-m", "uvicorn", "demo.upstream:app", "--host", "127.0.0.1", "--port", str(self.port)]
         options = ["--no-access-log", "--log-level", "critical", "--timeout-graceful-shutdown", "1"]
+        options += ["--ws", "websockets-sansio", "--ws-per-message-deflate", "false", "--ws-max-size", "67108864"]
         preparation = dies_with_parent(signal.SIGTERM)
         self._process = subprocess.Popen([*command, *options], cwd=ROOT, preexec_fn=preparation)
         deadline = time.monotonic() + 15

@@ -252,6 +252,8 @@ def _start_upstream(var: Path, environ: dict[str, str], supervisor: Supervisor) 
     environ |= {"UPSTREAM_CHATGPT_URL": f"{url}/backend-api", "UPSTREAM_OPENAI_URL": f"{url}/v1", "UPSTREAM_AUTH_URL": url}
     command = [sys.executable, "-m", "uvicorn", "demo.upstream:app", "--host", "127.0.0.1", "--port", str(port)]
     quiet = ["--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "1"]
+    # As large as what a gateway may send; its own bound decides.
+    quiet += ["--ws", "websockets-sansio", "--ws-per-message-deflate", "false", "--ws-max-size", "67108864"]
     supervisor.add("upstream", command + quiet, environ, stage=UPSTREAM)
     return url
 

@@ -101,8 +101,9 @@ def web(name: str, upstream_url: str, folder: Path, **extra: str) -> Web:
         name=name,
         command=[
             sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1", "--port", str(port),
-            "--loop", "uvloop", "--http", "httptools", "--ws", "websockets-sansio", "--no-access-log", "--no-proxy-headers",
-            "--lifespan", "on", "--timeout-graceful-shutdown", "5",
+            "--loop", "uvloop", "--http", "httptools", "--ws", "proxy.socket_server:SocketProtocol", "--ws-max-size", "33554432",
+            "--ws-per-message-deflate", "false", "--no-access-log", "--no-proxy-headers", "--lifespan", "on",
+            "--timeout-graceful-shutdown", "5",
         ],
         environ=environment(upstream_url, PUBLIC_URL=url, **extra),
         log=folder / f"{name}.log",

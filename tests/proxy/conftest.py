@@ -8,12 +8,13 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from django.conf import settings
 from django.test import override_settings
 
 from billing.models import UsageRecord
 from config import redis as weir_redis
 from config import snapshot
-from proxy import catalog, estimate, exchange, lifespan, told, usage
+from proxy import catalog, estimate, exchange, lifespan, socket_server, sockets, told, usage
 from proxy.asgi import Receive, Scope, Send
 from proxy.dialects import chat, compact, messages, responses
 from quotas import drain
@@ -24,15 +25,17 @@ from tests.flows.tenants import Tenant
 from tests.upstream import ScriptedUpstream
 
 _responses = exchange.app(responses)
-_compact = exchange.app(compact)
 _messages = exchange.app(messages)
 _chat = exchange.app(chat)
+_compact = exchange.app(compact)
 
 
 async def leaves(scope: Scope, receive: Receive, send: Send) -> None:
     """The path table of `config.asgi`, proxied paths only."""
     path = scope["path"]
-    if path in ("/v1/responses", "/backend-api/codex/responses"):
+    if scope["type"] == "websocket":
+        await sockets.app(scope, receive, send)
+    elif path in ("/v1/responses", "/backend-api/codex/responses"):
         await _responses(scope, receive, send)
     elif path in ("/v1/responses/compact", "/backend-api/codex/responses/compact"):
         await _compact(scope, receive, send)
@@ -97,7 +100,16 @@ async def gateway(upstream: ScriptedUpstream, gateway_settings: dict[str, Any], 
         estimate.learned.__init__()  # type: ignore[misc]
         credentials.forget()
         await lifespan.startup()
-        config = uvicorn.Config(leaves, host="127.0.0.1", port=port, log_level="critical", lifespan="off", http="httptools")
+        config = uvicorn.Config(
+            leaves,
+            host="127.0.0.1",
+            port=port,
+            log_level="critical",
+            lifespan="off",
+            http="httptools",
+            ws_max_size=socket_server.largest_frame(settings.PROXY_MAX_BODY_BYTES),
+            **socket_server.OPTIONS,
+        )
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.create_task(server._serve())

@@ -8,6 +8,8 @@ from django.conf import settings
 from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core.management.base import BaseCommand, CommandError
 
+from proxy import socket_server
+
 
 class Command(BaseCommand):
     help = "Serve proxied requests and pages. DATABASE_URL and REDIS_URL must be set."
@@ -35,7 +37,7 @@ class Command(BaseCommand):
             workers=workers if workers > 1 else None,
             loop="uvloop",
             http="httptools",
-            ws="websockets-sansio",
+            ws_max_size=socket_server.largest_frame(settings.PROXY_MAX_BODY_BYTES),
             lifespan="on",
             access_log=False,
             log_config=None,
@@ -43,4 +45,5 @@ class Command(BaseCommand):
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=int(settings.DRAIN_SECONDS),
+            **socket_server.OPTIONS,
         )

@@ -1,0 +1,39 @@
+"""The server's side of a client's WebSocket: uvicorn's own protocol, which at a restart lets the turn that runs come to its end.
+
+Named where uvicorn is started (`--ws proxy.socket_server:SocketProtocol`); its own closes every socket at once, in mid-answer.
+"""
+
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+
+CONNECTION = "weir.connection"
+"""Where the protocol puts itself among a scope's extensions."""
+OPTIONS: dict[str, Any] = {"ws": "proxy.socket_server:SocketProtocol", "ws_per_message_deflate": False}
+"""What a web process gives uvicorn. A deflate window costs more memory per socket than all else together."""
+
+
+def largest_frame(most_body_bytes: int) -> int:
+    """`ws_max_size`: a frame above it ends its socket before anybody can say why. One that is just too large is refused by us, and
+    the socket stays (N63)."""
+    return 2 * most_body_bytes
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """`is_in_turn`: an answer is on its way. `is_ending`: the process ends, and the socket is to be closed after it."""
+
+    is_in_turn = False
+    is_ending = False
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if self.response.status_code == 101:
+            extensions: dict[str, Any] = self.scope["extensions"]
+            extensions[CONNECTION] = self
+
+    def shutdown(self) -> None:
+        if self.is_in_turn and not self.transport.is_closing():
+            self.is_ending = True
+            return
+        super().shutdown()
