@@ -22,7 +22,20 @@ HTTP_RULES = {
     r"^v1/models$": [("GET", "/v1/models")],
     r"^backend-api/codex/models$": [("GET", "/backend-api/codex/models?client_version=0.171.0")],
     r"^v1/usage$": [("GET", "/v1/usage")],
-    r"^(?:v1|backend-api)(?:/|$)": [("GET", "/v1/nothing"), ("GET", "/backend-api/wham/usage")],
+    r"^(?:v1|backend-api/codex)/responses/compact$": [
+        ("POST", "/v1/responses/compact"),
+        ("POST", "/backend-api/codex/responses/compact"),
+    ],
+    r"^(?:api/codex|backend-api/wham)/usage$": [("GET", "/api/codex/usage"), ("GET", "/backend-api/wham/usage")],
+    r"^(?:api/codex|backend-api/wham)/accounts/check$": [
+        ("GET", "/api/codex/accounts/check"),
+        ("GET", "/backend-api/wham/accounts/check"),
+    ],
+    r"^(?:v1|backend-api|api/codex)(?:/|$)": [
+        ("GET", "/v1/nothing"),
+        ("GET", "/backend-api/wham/settings/user"),
+        ("GET", "/api/codex/settings/user"),
+    ],
     r"": [],  # Django's: walked in test_routes.
 }
 WEBSOCKET_RULES = {asgi.RESPONSES: "/v1/responses", r"^ws/": "/ws/o/{slug}/key", r"": "/elsewhere"}
