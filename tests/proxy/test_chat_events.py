@@ -353,8 +353,8 @@ def test_any_cut_gives_the_same_bytes_and_every_text_arrives(
     for index, arguments in enumerate(calls, 1):
         item: dict[str, Any] = {**CALL, "call_id": f"call_{index}", "arguments": arguments}
         events.append({"type": "response.output_item.added", "output_index": index, "item": {**item, "arguments": ""}})
-        delta = {"type": "response.function_call_arguments.delta", "output_index": index}
-        events += [{**delta, "delta": one} for one in arguments]
+        where = {"type": "response.function_call_arguments.delta", "output_index": index}
+        events += [{**where, "delta": one} for one in arguments]
         events.append(done(item, index))
     data = stream(*events, completed(usage=USAGE))
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
