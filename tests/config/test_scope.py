@@ -299,6 +299,7 @@ ALLOWED = {
     "quotas/tasks.py": "walks over organizations",
     "routing/accounts.py": "an account by its id, of a shared pool too",
     "routing/credentials.py": "an account by its id, of a shared pool too",
+    "routing/polls.py": "walks over organizations",
     "routing/withdrawal.py": "which account a link is of",
     "routing/tasks.py": "walks over organizations",
 }
