@@ -247,6 +247,20 @@ def test_what_is_not_the_usage_frame_passes(kept: bytes) -> None:
     assert through(native(body(stream=True)), kept) == kept
 
 
+@pytest.mark.parametrize(
+    ("sent", "passed"),
+    [
+        (b'{ "usage" : null, "choices":[1]}', b'{ "choices":[1]}'),
+        (b'{"usage":null}', b'{"usage":null}'),
+        (b'{"choices":[{"usage":null}],"x":1, "usage" : null}', b'{"choices":[{"usage":null}],"x":1}'),
+        (b'{"x":"\\"usage\\":null","usage":null}', b'{"x":"\\"usage\\":null"}'),
+        (b'{"x":"usage","choices":[{"a":1,"usage":null}]}', b'{"x":"usage","choices":[{"a":1,"usage":null}]}'),
+    ],
+)
+def test_only_the_chunks_own_usage_is_taken_out(sent: bytes, passed: bytes) -> None:
+    assert through(native(body(stream=True)), b"data: " + sent + b"\n\n") == b"data: " + passed + b"\n\n"
+
+
 def test_a_stream_that_we_end_ends_with_an_error_and_no_done() -> None:
     end = native(body(stream=True)).failed(
         code="stream_incomplete", message="cut", response_id="x", model="m", created_at=1, sequence_number=3
