@@ -20,3 +20,12 @@ def test_no_queue_gets_the_tasks_of_another() -> None:
 
 def test_beat_shares_its_lock_without_being_told_to() -> None:
     assert app.conf.beat_scheduler == f"{LockedScheduler.__module__}:{LockedScheduler.__qualname__}"
+
+
+def test_what_beat_sends_is_a_task_that_workers_know_and_what_it_sends_often_expires() -> None:
+    """A worker that was down for an hour is not met by an hour of looks for what is due."""
+    app.loader.import_default_modules()
+    for name, entry in app.conf.beat_schedule.items():
+        assert entry["task"] in app.tasks, name
+        if entry["schedule"] < 30:
+            assert 0 < entry["options"]["expires"] <= 30, name
