@@ -8,11 +8,12 @@ import pytest
 from billing import tokens
 from billing.tokens import TokenUsage
 from proxy import metering, sse
-from proxy.dialects import messages
+from proxy.dialects import chat, messages, responses
 from proxy.dialects.inspection import Coded, ModelMissing
 from proxy.dialects.messages_meter import MessagesMeter
 from proxy.errors import InvalidJson
 from proxy.sse import Event, Want
+from routing import explanation
 
 BEGAN = {"input_tokens": 500, "cache_read_input_tokens": 9500, "cache_creation_input_tokens": 0, "output_tokens": 1}
 
@@ -300,3 +301,8 @@ def test_a_refusal_has_anthropics_word_and_our_facts(status: int, code: str, kin
         "type": "error",
         "error": {"type": kind, "message": "No.", "code": code, "scope": "key", "resets_at": 1_800_000_000},
     }
+
+
+def test_routes_are_explained_by_the_kinds_that_the_dialects_take() -> None:
+    spoken = {dialect.NAME: dialect.KINDS for dialect in (responses, chat, messages)}
+    assert spoken == explanation.DIALECTS

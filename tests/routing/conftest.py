@@ -12,4 +12,5 @@ def remote(upstream: ScriptedUpstream, settings: Any) -> ScriptedUpstream:
     settings.UPSTREAM_AUTH_URL = upstream.url
     settings.UPSTREAM_CHATGPT_URL = f"{upstream.url}/backend-api"
     settings.UPSTREAM_OPENAI_URL = f"{upstream.url}/v1"
+    settings.UPSTREAM_ANTHROPIC_URL = f"{upstream.url}/v1"
     return upstream

@@ -74,10 +74,47 @@ def test_an_api_key_is_read_from_standard_input(organization: Organization, monk
     assert key not in json.dumps(printed)
 
 
+def test_anthropics_key_and_a_compatible_endpoint_are_added_and_told_their_models(
+    organization: Organization, remote: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.UPSTREAM_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    added = ("add_account", organization.slug, "--api-key-stdin", "--label", "K", "--kind")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"sk-ant-{made.number()}\n"))
+    assert run(*added, "anthropic")["identity"].startswith("anthropic:")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{api_key()}\n"))
+    own = run(*added, "openai_compatible", "--base-url", f"http://localhost:{remote.port}/v1", "--models", "qwen3", "gpt-oss")
+    account = PoolAccount.objects.for_organization(organization).get(kind="openai_compatible")
+    assert (own["id"], account.models_served) == (str(account.uuid), ["gpt-oss", "qwen3"])
+    assert run("set_models", own["id"], "qwen3-coder")["models"] == ["qwen3-coder"]
+    assert run("set_models", own["id"])["models"] == ["qwen3-coder"]
+    assert run("set_models", own["id"], "--all") == {"id": own["id"], "label": "K", "models": "all"}
+    account.refresh_from_db()
+    assert account.models_served is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["no-such-account", "gpt-5.5"], "There is no account"),
+        (["00000000-0000-4000-8000-000000000000", "gpt-5.5"], "There is no account"),
+        (["00000000-0000-4000-8000-000000000000", "gpt-5.5", "--all"], "--all takes no models"),
+    ],
+)
+def test_models_of_no_account_are_a_clear_error(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(CommandError, match=sentence):
+        run("set_models", *arguments)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--kind", "openai", "--label", "K"], "needs --api-key-stdin"),
+        (["--kind", "anthropic", "--label", "K"], "needs --api-key-stdin"),
+        (["--kind", "anthropic", "--api-key-stdin"], "needs --label"),
+        (["--kind", "openai_compatible", "--label", "K", "--api-key-stdin"], "needs --base-url"),
+        (["--kind", "openai_compatible", "--device"], "--device does not go with --kind openai_compatible"),
+        (["--kind", "anthropic", "--label", "K", "--api-key-stdin", "--accept-terms"], "--accept-terms does not go with"),
+        (["--device", "--models", "gpt-5.5"], "--models does not go with --kind chatgpt"),
         (["--kind", "chatgpt", "--label", "K"], "needs --sign-in or --device or --auth-json FILE"),
         (["--kind", "chatgpt", "--label", "K", "--api-key-stdin"], "--api-key-stdin does not go with --kind chatgpt"),
         (["--kind", "openai", "--label", "K", "--api-key-stdin", "--plan", "plus"], "--plan does not go with --kind openai"),

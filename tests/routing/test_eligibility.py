@@ -52,6 +52,28 @@ def test_what_an_account_cannot_serve_is_named(fields: dict[str, Any], asked: di
     assert refused.value.message
 
 
+def test_accounts_that_do_not_speak_the_clients_dialect_are_left_out() -> None:
+    ours, theirs = made.account(kind="anthropic"), made.account(kind="openai")
+    asked: dict[str, Any] = {"model": "claude-opus-4-5", "effort": None, "tier": None}
+    messages, responses = frozenset({"anthropic"}), frozenset({"chatgpt", "openai", "openai_compatible"})
+    assert eligibility.able([ours, theirs], **asked, kinds=messages) == [ours]
+    assert eligibility.able([ours, theirs], **asked, kinds=responses) == [theirs]
+    assert eligibility.able([ours, theirs], **asked) == [ours, theirs]
+    with pytest.raises(NoAccountAvailable) as refused:
+        eligibility.able([theirs], **asked, kinds=messages)
+    assert refused.value.reason == "dialect"
+    paused = made.account(kind="anthropic", status="paused")
+    with pytest.raises(NoAccountAvailable) as refused:
+        eligibility.able([paused, theirs], **asked, kinds=messages)
+    assert refused.value.reason == "paused"
+
+
+@pytest.mark.parametrize("tier", ["auto", "default", "standard", "standard_only"])
+def test_every_account_has_the_ordinary_tier(tier: str) -> None:
+    account = made.account(tiers=frozenset())
+    assert eligibility.able([account], model="m", effort=None, tier=tier) == [account]
+
+
 @pytest.mark.parametrize(
     ("fields", "asked"),
     [

@@ -234,3 +234,17 @@ def test_a_wrong_pool_is_a_clear_error(organization: Organization, arguments: li
     with pytest.raises(CommandError, match=sentence):
         run(*(organization.slug if one == "ORG" else one for one in arguments))
     assert not Pool.objects.filter(organization=organization, name="x").exists()
+
+
+def test_a_route_is_explained_for_the_dialect_that_the_client_speaks(organization: Organization) -> None:
+    pool = pools.default(organization)
+    sign_in(pool, "Plus")
+    theirs = PoolAccount.objects.create(pool=pool, kind="anthropic", label="Claude", identity=f"id-{made.number()}")
+    responses = run("explain_route", organization.slug)
+    messages = run("explain_route", organization.slug, "--dialect", "messages")
+    assert (responses["account"], messages["account"]) == ("Plus", "Claude")
+    assert [(row["account"], row["why"]) for row in responses["accounts"] if row["order"] is None] == [("Claude", "dialect")]
+    assert [(row["account"], row["why"]) for row in messages["accounts"] if row["order"] is None] == [("Plus", "dialect")]
+    theirs.delete()
+    refused = run("explain_route", organization.slug, "--dialect", "messages")
+    assert refused["refusal"] == "No account of the pool speaks this API."

@@ -13,6 +13,7 @@ from routing import accounts, addresses, credentials, joining, sealing, snapshot
 from routing.errors import AccountError, AddressRefused, CredentialRefused, CredentialUnverified, TermsNotAccepted
 from routing.joining import Joined, Outcome
 from routing.models import PoolAccount
+from tests import secrets
 from tests.routing import made
 from tests.routing.test_accounts import api_key
 from tests.upstream import ScriptedUpstream
@@ -258,6 +259,103 @@ def test_a_key_that_its_upstream_refuses_is_not_added(
         joining.add_key(organization, key, label="Key", by=None, now=utc_now())
     assert key not in repr(refused.value.__dict__) + caplog.text
     assert rows(organization) == 0
+
+
+def anthropic_key() -> str:
+    return secrets.register(f"sk-ant-test-{made.number():040d}", "API key")
+
+
+def test_anthropics_key_is_shown_as_their_api_wants_it(organization: Organization, remote: ScriptedUpstream) -> None:
+    key = anthropic_key()
+    joined = joining.add_key(organization, key, kind="anthropic", label="Claude", by=None, now=utc_now())
+    (asked,) = remote.received(path="/v1/models")
+    assert (asked.headers["x-api-key"], asked.headers["anthropic-version"]) == (key, "2023-06-01")
+    assert "authorization" not in asked.headers
+    account = joined.account
+    assert (account.kind, account.priority, account.base_url) == ("anthropic", 10, "")
+    assert account.identity.startswith("anthropic:")
+    assert key not in account.identity
+    (shown,) = snapshots.load(organization.pk).pools[0].accounts
+    assert (shown.kind, shown.base_url) == ("anthropic", f"{remote.url}/v1")
+    again = joining.add_key(organization, key, kind="anthropic", label="Renamed", by=None, now=utc_now())
+    assert (again.is_new, again.account.pk, again.account.label) == (False, account.pk, "Renamed")
+
+
+def test_anthropics_refusal_is_named_by_its_type(organization: Organization, remote: ScriptedUpstream) -> None:
+    key = anthropic_key()
+    remote.revoke(token=key)
+    with pytest.raises(CredentialRefused, match=r"refuses it \(authentication_error\)"):
+        joining.add_key(organization, key, kind="anthropic", label="Claude", by=None, now=utc_now())
+    assert rows(organization) == 0
+
+
+def test_a_key_of_another_vendor_is_refused_by_this_one(organization: Organization, remote: ScriptedUpstream) -> None:
+    with pytest.raises(CredentialRefused):
+        joining.add_key(organization, api_key(), kind="anthropic", label="Claude", by=None, now=utc_now())
+    assert rows(organization) == 0
+
+
+def compatible(organization: Organization, remote: ScriptedUpstream, key: str, path: str = "/v1", **fields: Any) -> Joined:
+    values: dict[str, Any] = {"label": "vLLM", "base_url": f"http://localhost:{remote.port}{path}", **fields}
+    return joining.add_key(organization, key, kind="openai_compatible", by=None, now=utc_now(), **values)
+
+
+def test_a_compatible_endpoint_joins_at_its_own_address_with_its_models(
+    organization: Organization, remote: ScriptedUpstream, settings: Any
+) -> None:
+    settings.UPSTREAM_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    account = compatible(organization, remote, api_key(), models=["qwen3", "gpt-oss-120b", "qwen3"]).account
+    (asked,) = remote.received(path="/v1/models")
+    assert asked.headers["host"] == f"localhost:{remote.port}"
+    (shown,) = snapshots.load(organization.pk).pools[0].accounts
+    assert (shown.kind, shown.base_url) == ("openai_compatible", f"http://localhost:{remote.port}/v1")
+    assert shown.models == {"gpt-oss-120b", "qwen3"}
+    assert account.models_served == ["gpt-oss-120b", "qwen3"]
+
+
+def test_one_key_at_two_addresses_is_two_accounts(organization: Organization, remote: ScriptedUpstream, settings: Any) -> None:
+    """Endpoints of one's own take whatever they were given: `EMPTY`."""
+    settings.UPSTREAM_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    remote.script({"status": 200, "body": {"data": []}}, path="/v1/models", repeat=0)
+    remote.script({"status": 200, "body": {"data": []}}, path="/other/v1/models", repeat=0)
+    first = compatible(organization, remote, "EMPTY")
+    second = compatible(organization, remote, "EMPTY", "/other/v1")
+    again = compatible(organization, remote, "EMPTY", models=["qwen3"])
+    assert (first.is_new, second.is_new, again.is_new) == (True, True, False)
+    assert (first.account.pk == again.account.pk, first.account.pk == second.account.pk) == (True, False)
+    assert compatible(organization, remote, "EMPTY").account.models_served == ["qwen3"]
+
+
+def test_a_compatible_endpoint_needs_an_address_and_is_not_shown_its_key_without(
+    organization: Organization, remote: ScriptedUpstream
+) -> None:
+    for base_url, error in ((None, AccountError), ("", AccountError), (f"http://localhost:{remote.port}/v1", AddressRefused)):
+        with pytest.raises(error):
+            compatible(organization, remote, api_key(), base_url=base_url)
+    assert (remote.received(path="/v1/models"), rows(organization)) == ([], 0)
+
+
+@pytest.mark.parametrize("models", [[], [""], ["  "], ["x" * 121], ["a\nb"]])
+def test_models_that_cannot_be_are_refused_before_the_key_is_shown(
+    organization: Organization, remote: ScriptedUpstream, models: list[str]
+) -> None:
+    with pytest.raises(AccountError):
+        joining.add_key(organization, api_key(), label="Key", models=models, by=None, now=utc_now())
+    assert (remote.received(path="/v1/models"), rows(organization)) == ([], 0)
+
+
+def test_which_models_an_account_serves_holds_on_the_next_request(organization: Organization, remote: ScriptedUpstream) -> None:
+    account = joining.add_key(organization, api_key(), label="Key", by=None, now=utc_now()).account
+    before = Organization.objects.get(pk=organization.pk).config_version
+    assert accounts.set_models(account, ["gpt-5.5"], by=None).models_served == ["gpt-5.5"]
+    assert Organization.objects.get(pk=organization.pk).config_version == before + 1
+    (shown,) = snapshots.load(organization.pk).pools[0].accounts
+    assert shown.models == {"gpt-5.5"}
+    event = AuditEvent.objects.filter(organization=organization).latest("id")
+    assert (event.action, event.data["before"], event.data["after"]) == ("account.models_set", None, ["gpt-5.5"])
+    assert accounts.set_models(account, None, by=None).models_served is None
+    with pytest.raises(AccountError):
+        accounts.set_models(account, [], by=None)
 
 
 def test_a_key_at_an_address_that_must_not_be_called_is_not_shown_there(

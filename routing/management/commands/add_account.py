@@ -180,6 +180,8 @@ def _way(options: Mapping[str, Any]) -> str:
             raise CommandError(f"{flag} does not go with --kind {kind}.")
     if kind != SIGN_IN and not options["label"]:
         raise CommandError("An API key needs --label: it has no name of its own.")
+    if kind == "openai_compatible" and not options["base_url"]:
+        raise CommandError("--kind openai_compatible needs --base-url.")
     return way
 
 
