@@ -158,7 +158,9 @@ async def serve(scope: Any, receive: Any, send: Any, state: State) -> None:
         account = await _opened(upgrade, state)
         while upgrade.is_accepted:
             await _answer(upgrade, scope, await upgrade.next_frame(), account, state)
-    except (Cut, Gone):
+    except Cut:
+        upgrade.record.end("cut")
+    except Gone:
         # The record has it.
         pass
     finally:

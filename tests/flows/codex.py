@@ -1,6 +1,12 @@
 """What the Codex flows share: a developer with accounts, a tap before the gateway, and what must be true when a turn is over."""
 
+import contextlib
+import os
+import signal
+import subprocess
+import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +19,14 @@ from tests.flows.tap import Tap
 from tests.flows.tenants import Tenant, in_thread
 from tests.upstream import Received, ScriptedUpstream
 
+RESPONSES = "/backend-api/codex/responses"
+GRACE_SECONDS = 2.0
+DAY = 86_400
+KNOWN_NOTICE = "Model metadata for"
+"""Codex does not know the models of a provider by API key."""
+CONTEXT = {"code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."}
+ALMOST_ALL = {"usage": {"input_tokens": 0, "output_tokens": 100_000, "total_tokens": 100_000}}
+"""37.5 credits of gpt-5.4, so that a turn, held at about two, does not fit into 38 any more."""
 GPT_5_4 = (62_500_000, 6_250_000, 375_000_000)
 """Micro-credits per million fresh, cached and output tokens, written out so that pricing is not its own judge."""
 
@@ -33,9 +47,13 @@ class Developer:
         return Codex(f"{self.tap.url}{path}", key or self.tenant.key.secret, self.folder / name, **options)
 
     def served(self) -> list[Received]:
-        """The requests for a response that reached this tenant's accounts, oldest first."""
-        tokens = {self.tenant.upstream_token, *self.accounts}
-        return [one for one in self.upstream.received() if one.path.endswith("/responses") and {one.token, one.account} & tokens]
+        """The requests for a response that reached this tenant's accounts, oldest first; also the frames of sockets."""
+        found = [one for one in self.upstream.received() if one.path.endswith("/responses") and one.method != "GET"]
+        return [one for one in found if one.account in self.accounts]
+
+    def upgrades(self) -> list[Received]:
+        """The sockets that reached this tenant's accounts."""
+        return [one for one in self.upstream.received() if one.method == "GET" and one.account in self.accounts and one.socket]
 
     def tries(self) -> list[tuple[str | None, int | None]]:
         """(account, status) of what `served` tells."""
@@ -49,11 +67,12 @@ class Developer:
         """The usage log, which has come to just these; nothing is held or in flight, and all counters are its sum."""
         tenant = self.tenant
 
-        def complete() -> list[UsageRecord] | None:
-            found = tenant.log()
-            return found if len(found) >= len(statuses) and tenant.usage().live == tenant.slots() == 0 else None
+        def complete() -> bool:
+            running = [one for one in (*self.served(), *self.upgrades()) if one.state == "running"]
+            return len(tenant.log()) >= len(statuses) and not running and tenant.usage().live == tenant.slots() == 0
 
-        rows: list[UsageRecord] = await self.eventually(complete, 10) if statuses else await in_thread(tenant.log)
+        await self.eventually(complete, 10)
+        rows: list[UsageRecord] = await in_thread(tenant.log)
         assert [row.status for row in rows] == list(statuses)
         for row in rows:
             assert (row.part, row.model_asked, row.is_implausible) == (0, "gpt-5.4", False)
@@ -63,12 +82,44 @@ class Developer:
         assert (usage.credits, usage.member_credits, usage.plan.used, usage.plan.held, usage.live) == (total, total, total, 0, 0)
         assert await in_thread(tenant.live_holds) == 0
         assert await in_thread(tenant.slots) == 0
-        assert [one for one in self.served() if one.state == "running"] == []
         return rows
 
     def account_of(self, row: UsageRecord) -> str:
         """The upstream's name of the account that a row was served by."""
         return next(name for name, account in self.accounts.items() if account.pk == row.account_id)
+
+
+def clock(at: int) -> str:
+    """A moment on another day as Codex writes it: Dec 1st, 2026 12:00 AM."""
+    when = datetime.fromtimestamp(at, UTC)
+    suffix = "th" if 11 <= when.day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(when.day % 10, "th")
+    return f"{when:%b} {when.day}{suffix}, {when:%Y} {when.hour % 12 or 12}:{when:%M %p}"
+
+
+def usage_limit(at: int) -> str:
+    return f"You’ve hit your usage limit. Try again at {clock(at)}."
+
+
+def told(run: Any) -> list[str]:
+    """What the developer reads beside the answer and the failure."""
+    return [text for text in run.notices if not text.startswith(KNOWN_NOTICE) and text != run.failure]
+
+
+async def interrupted(developer: Developer, client: Codex, after: int = 7) -> float:
+    """Runs a turn, and Ctrl-C once the upstream has sent so many events of it; when that was."""
+    command = await in_thread(client.command, "Hello")
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **client.options()}
+    running = subprocess.Popen(command, start_new_session=True, **options)
+    try:
+        await developer.upstream.wait_for(1, state="running", until=lambda seen: seen.sent_events >= after, seconds=30)
+        os.killpg(running.pid, signal.SIGINT)
+        left_at = time.time()
+        await in_thread(running.communicate, timeout=20)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait(10)
+    return left_at
 
 
 def price(row: UsageRecord) -> int:

@@ -1,31 +1,20 @@
 """The real Codex CLI over SSE: what the developer reads, what gateway and accounts were asked, what is booked."""
 
-import contextlib
-import os
-import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.flows import codex, tap
-from tests.flows.codex import Developer, booked, spent
+from tests.flows.codex import CONTEXT, DAY, GRACE_SECONDS, RESPONSES, Developer, booked, interrupted, spent, told, usage_limit
 from tests.flows.conftest import Stack
 from tests.flows.tenants import in_thread
 
 # The first run installs the client.
 pytestmark = [pytest.mark.clients, pytest.mark.stack, pytest.mark.timeout(600)]
-
-RESPONSES = "/backend-api/codex/responses"
-GRACE_SECONDS = 2.0
-DAY = 86_400
-# Codex does not know the models of a provider by API key.
-KNOWN_NOTICE = "Model metadata for"
-CONTEXT = {"code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."}
 
 
 @pytest.fixture
@@ -40,22 +29,6 @@ async def developer(
 
 def one_account(test: Any) -> Any:
     return pytest.mark.parametrize("developer", [1], indirect=True, ids=["one-account"])(test)
-
-
-def clock(at: int) -> str:
-    """A moment on another day as Codex writes it: Dec 1st, 2026 12:00 AM."""
-    when = datetime.fromtimestamp(at, UTC)
-    suffix = "th" if 11 <= when.day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(when.day % 10, "th")
-    return f"{when:%b} {when.day}{suffix}, {when:%Y} {when.hour % 12 or 12}:{when:%M %p}"
-
-
-def usage_limit(at: int) -> str:
-    return f"You’ve hit your usage limit. Try again at {clock(at)}."
-
-
-def told(run: Any) -> list[str]:
-    """What the developer reads beside the answer and the failure."""
-    return [text for text in run.notices if not text.startswith(KNOWN_NOTICE) and text != run.failure]
 
 
 @one_account
@@ -259,25 +232,14 @@ async def test_a_stream_cut_after_output_is_ended_and_codex_asks_again(developer
 async def test_an_interrupted_codex_stops_the_upstream(developer: Developer) -> None:
     """Ctrl-C in the middle of an answer: the upstream is cancelled within the grace and a second, and what came is paid."""
     developer.upstream.script({"hold": {"name": "never", "after": 7}, "deltas": 5})
-    client = developer.codex()
-    command = await in_thread(client.command, "Hello")
-    running = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **client.options())
-    try:
-        [one] = await developer.upstream.wait_for(1, state="running", until=lambda seen: seen.sent_events >= 7, seconds=30)
-        os.killpg(running.pid, signal.SIGINT)
-        left_at = time.time()
-        await in_thread(running.communicate, timeout=20)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
-        running.wait(10)
+    left_at = await interrupted(developer, developer.codex())
     [gone] = await developer.upstream.wait_for(1, state="client_gone", seconds=10)
     assert gone.ended_at is not None
     assert gone.ended_at - left_at <= GRACE_SECONDS + 1
     [row] = await developer.rows("client_closed")
     assert row.is_estimated
     assert row.credits > 0
-    assert one.account == developer.account_of(row)
+    assert gone.account == developer.account_of(row)
 
 
 @pytest.mark.parametrize("provider", ["OpenAI", "Weir"])
@@ -303,3 +265,39 @@ async def test_compaction_by_the_server_and_by_codex_itself(developer: Developer
     # Codex does not count what the server's compaction took; it is paid like any other.
     assert spent(second) == booked([rows[0], rows[2]] if provider == "OpenAI" else rows)
     assert rows[1].input_tokens + rows[1].cached_input_tokens == len(compaction.body) // 4
+
+
+@one_account
+async def test_status_shows_the_keys_own_windows(developer: Developer) -> None:
+    """N6: what `/status` reads: the limit of five hours and the plan's week, never the pool's 55 %; the usage answer says the same."""
+    tenant = developer.tenant
+    await in_thread(tenant.set_limit, scope="key", metric="credits", window="5h", amount="10")
+    [account] = developer.accounts
+    developer.upstream.windows(account, short_percent=55, week_percent=66)
+    client = developer.codex()
+    first = await in_thread(client.run, "Hello one")
+    second = await in_thread(client.run, "Hello two", resume=first.session)
+    rows = await developer.rows("ok", "ok")
+    usage = await in_thread(tenant.usage)
+    before, after = client.rate_limits(first.session)
+    assert (before["primary"]["used_percent"], before["secondary"]["used_percent"]) == (0.0, 0.0)
+    # Each answer tells of what was used before it; of 10 credits, in hundredths of a percent.
+    assert after["primary"]["used_percent"] == rows[0].credits * 10_000 // 10_000_000 / 100 > 6
+    assert (after["primary"]["window_minutes"], after["secondary"]["window_minutes"]) == (300, 10_080)
+    assert after["secondary"]["resets_at"] == usage.plan.ends_at
+    assert 0 <= after["primary"]["resets_at"] - time.time() - 5 * 3600 + 600 <= 1200
+    assert after["credits"] == {"has_credits": False, "unlimited": False, "balance": "0"}
+    assert second.failure == ""
+    for path in ("/backend-api/wham/usage", "/api/codex/usage"):
+        async with httpx.AsyncClient(headers=tenant.headers) as client_of_numbers:
+            answer = await client_of_numbers.get(f"{developer.tap.url}{path}")
+        told_now = answer.json()["rate_limit"]
+        used = sum(row.credits for row in rows)
+        assert (told_now["allowed"], told_now["primary_window"]["limit_window_seconds"]) == (True, 18_000)
+        assert told_now["primary_window"]["used_percent"] == used * 100 // 10_000_000 == 7
+        assert told_now["secondary_window"] == {
+            "used_percent": 0,
+            "limit_window_seconds": 604_800,
+            "reset_after_seconds": told_now["secondary_window"]["reset_after_seconds"],
+            "reset_at": usage.plan.ends_at,
+        }
