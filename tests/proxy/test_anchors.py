@@ -108,7 +108,9 @@ def test_a_compacted_history_is_known_by_its_sealed_content_wherever_it_stands()
 
 def test_the_wish_for_a_compaction_and_reasoning_are_no_anchors() -> None:
     assert found(input=[message(), {"type": "compaction_trigger"}]) == []
-    assert found(input=[{"type": "reasoning", "encrypted_content": "gAAAA"}, {"type": "compaction", "encrypted_content": None}]) == []
+    assert (
+        found(input=[{"type": "reasoning", "encrypted_content": "gAAAA"}, {"type": "compaction", "encrypted_content": None}]) == []
+    )
 
 
 def test_items_that_are_stored_nowhere_are_not_looked_for() -> None:
@@ -166,7 +168,7 @@ def test_only_a_request_that_speaks_of_compaction_has_its_answers_items_read() -
 
 def test_a_long_conversation_without_anchors_is_only_searched() -> None:
     """Fractions of what the body's first scan costs; both are timed, so that a slow machine is slow at both."""
-    said = message({"type": "input_text", "text": "a \"quoted\" word, and file_id, compaction. " * 20})
+    said = message({"type": "input_text", "text": 'a "quoted" word, and file_id, compaction. ' * 20})
     one = request(input=[said] * 400, store=False)
     assert len(one.body) > 300_000
 

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -59,6 +60,9 @@ class World:
     def owner(self, anchor: Anchor) -> int | None:
         found = sync_client().get(self.key(anchor))
         return int(found) if isinstance(found, bytes) else None
+
+    def is_owned(self, anchor: Anchor, account_id: int) -> bool:
+        return self.owner(anchor) == account_id
 
     def set_status(self, account_id: int, status: str | None) -> None:
         """Changes the account's status, or (None) deletes it; as the product tells of it."""
@@ -254,7 +258,7 @@ async def test_after_redis_lost_its_memory_the_usage_log_knows_the_owner(gateway
         await in_thread(one.forget, anchor)
         assert response_id(await gateway.post(one.tenant, previous_response_id=parent, prompt_cache_key=parent))
         assert one.served()[-1] == owner
-        await eventually(lambda a=anchor, o=owner: one.owner(a) == o)
+        await eventually(partial(one.is_owned, anchor, owner))
 
 
 async def test_what_the_log_finds_must_agree_with_what_redis_knows(gateway: Gateway, world: Callable[..., Any]) -> None:
