@@ -2,12 +2,11 @@
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from config.errors import DomainError
-from proxy import errors, headers, intake, request_ids
+from proxy import errors, headers, request_ids
 from quotas.errors import ConcurrencyReached, Degraded, LimitReached, Stale
 from routing.errors import AccountsAtCap, NoAccountAvailable, OwnerGone, PoolBusy, PoolExhausted
 
@@ -104,44 +103,6 @@ def test_an_upstreams_own_reroute_is_not_hidden_behind_the_asked_name(told: list
     passed = headers.to_client(upstream, request_id="r", asked_model="asked", upstream_model="m-big")
     assert [value for name, value in passed if name == b"openai-model"] == model
     assert [value for name, value in passed if name == b"x-weir-served-model"] == [served]
-
-
-def _receiver(*messages: dict[str, Any]) -> Any:
-    waiting = list(messages)
-
-    async def receive() -> dict[str, Any]:
-        return waiting.pop(0)
-
-    return receive
-
-
-def _part(body: bytes, more: bool = False) -> dict[str, Any]:
-    return {"type": "http.request", "body": body, "more_body": more}
-
-
-async def test_a_body_in_parts_is_joined_and_bounded() -> None:
-    assert await intake.read_body(_receiver(_part(b"ab", True), _part(b"", True), _part(b"c")), {}, limit=3) == b"abc"
-    with pytest.raises(errors.PayloadTooLarge) as caught:
-        await intake.read_body(_receiver(_part(b"ab", True), _part(b"cd", True)), {}, limit=3)
-    assert (caught.value.status, caught.value.code) == (400, "payload_too_large")
-
-
-async def test_a_declared_length_is_refused_before_it_is_read() -> None:
-    """N70: nothing is read of what is too large already."""
-    with pytest.raises(errors.PayloadTooLarge):
-        await intake.read_body(_receiver(), {"content-length": "4"}, limit=3)
-
-
-async def test_a_coding_that_is_not_taken_is_named() -> None:
-    with pytest.raises(errors.InvalidEncoding) as caught:
-        await intake.read_body(_receiver(_part(b"x")), {"content-encoding": "zstd"}, limit=3)
-    assert (caught.value.status, caught.value.code) == (400, "invalid_encoding")
-    assert await intake.read_body(_receiver(_part(b"x")), {"content-encoding": "identity"}, limit=3) == b"x"
-
-
-async def test_a_client_that_leaves_while_it_sends_is_gone() -> None:
-    with pytest.raises(intake.ClientGone):
-        await intake.read_body(_receiver(_part(b"x", True), {"type": "http.disconnect"}), {}, limit=3)
 
 
 def _limit(resets_at: int | None, retry_after: int) -> LimitReached:
