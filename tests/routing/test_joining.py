@@ -309,7 +309,7 @@ def test_a_compatible_endpoint_joins_at_its_own_address_with_its_models(
     assert asked.headers["host"] == f"localhost:{remote.port}"
     (shown,) = snapshots.load(organization.pk).pools[0].accounts
     assert (shown.kind, shown.base_url) == ("openai_compatible", f"http://localhost:{remote.port}/v1")
-    assert shown.models == {"gpt-oss-120b", "qwen3"}
+    assert shown.models == frozenset({"gpt-oss-120b", "qwen3"})
     assert account.models_served == ["gpt-oss-120b", "qwen3"]
 
 
@@ -350,7 +350,7 @@ def test_which_models_an_account_serves_holds_on_the_next_request(organization: 
     assert accounts.set_models(account, ["gpt-5.5"], by=None).models_served == ["gpt-5.5"]
     assert Organization.objects.get(pk=organization.pk).config_version == before + 1
     (shown,) = snapshots.load(organization.pk).pools[0].accounts
-    assert shown.models == {"gpt-5.5"}
+    assert shown.models == frozenset({"gpt-5.5"})
     event = AuditEvent.objects.filter(organization=organization).latest("id")
     assert (event.action, event.data["before"], event.data["after"]) == ("account.models_set", None, ["gpt-5.5"])
     assert accounts.set_models(account, None, by=None).models_served is None
