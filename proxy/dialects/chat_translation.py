@@ -34,6 +34,7 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
 }
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _AUDIO = b'"input_audio"'
+_TOOLS = ("function", "custom")
 _INSTRUCTING = ("system", "developer")
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
@@ -45,13 +46,20 @@ def is_possible(found: Fields) -> bool:
         return False
     try:
         check(found)
-        _tools(found.value("tools"), found.value("functions"))
         _reasoning(found, None)
+        tools = _kinds.decode(found.raw("tools") or b"null") or []
     except NotServed:
         return False
-    except InvalidJson:
-        pass
-    return True
+    except (InvalidJson, msgspec.DecodeError, RecursionError):
+        return True
+    return all(tool.type in _TOOLS for tool in tools)
+
+
+class _Kind(msgspec.Struct):
+    type: Any = None
+
+
+_kinds = msgspec.json.Decoder(list[_Kind] | None)
 
 
 def request(inspection: Inspection, *, model: str) -> bytes:

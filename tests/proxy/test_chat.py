@@ -13,6 +13,7 @@ from proxy.dialects import chat
 from proxy.dialects.inspection import ModelMissing
 from proxy.dialects.wire import Wire
 from proxy.errors import InvalidJson
+from proxy.sse import Event
 from routing.snapshots import CHATGPT, COMPATIBLE, OPENAI
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -151,6 +152,12 @@ def test_what_a_sign_in_account_cannot_be_asked_goes_to_others(fields: dict[str,
     assert chat.inspect(body(**fields)).kinds == frozenset({OPENAI, COMPATIBLE})
 
 
+@pytest.mark.parametrize("tools", [None, [], [{"type": "function"}, {"type": "custom"}], {}, ["x"], "x", [{"type": ["function"]}]])
+def test_what_is_wrong_in_itself_is_left_for_whoever_is_asked(tools: Any) -> None:
+    found = chat.inspect(body(tools=tools))
+    assert (found.kinds is None) == (tools != [{"type": ["function"]}])
+
+
 # ------------------------------------------------------------------------------------------------- what accounts are sent
 
 
@@ -245,6 +252,27 @@ def test_the_sample_without_its_usage() -> None:
 )
 def test_what_is_not_the_usage_frame_passes(kept: bytes) -> None:
     assert through(native(body(stream=True)), kept) == kept
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["usage", '"usage":null', ',"usage":null', "é\n"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["usage", "choices", "a", "b"]), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["usage", "choices", "id", "x"]), _json), st.sampled_from([None, 1]), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_any_chunk_loses_its_null_usage_and_nothing_else(chunk: dict[str, Any], indent: int | None, is_plain: bool) -> None:
+    data = json.dumps(chunk, indent=indent, ensure_ascii=is_plain)
+    out = chat._passed(Event("", 1, 0, data.encode()))
+    if isinstance(chunk.get("usage"), dict) and not chunk.get("choices"):
+        assert out == b""
+        return
+    lines = out.decode().removesuffix("\n\n").split("\n")
+    assert all(line.startswith("data: ") for line in lines)
+    arrived = json.loads("\n".join(line.removeprefix("data: ") for line in lines))
+    assert arrived == {name: value for name, value in chunk.items() if (name, value) != ("usage", None) or len(chunk) == 1}
 
 
 @pytest.mark.parametrize(

@@ -169,16 +169,17 @@ async def test_a_failure_before_output_moves_to_another_account(
     gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream, account: str
 ) -> None:
     one: Tenant = await tenant(account=account)
-    upstream.script({"fail": {"code": "server_is_overloaded"}}, token=one.upstream_token)
+    await post(gateway, one, prompt_cache_key="thread")
     other, _ = await in_thread(factories.openai_account, one.organization)
-    answers = [await post(gateway, one, user=str(number)) for number in range(2)]
-    assert [said(chunks(answer)) for answer in answers] == ["You said: Tell me about weirs."] * 2
+    upstream.script({"fail": {"code": "server_is_overloaded"}}, token=one.upstream_token)
+    answer = await post(gateway, one, prompt_cache_key="thread")
+    assert said(chunks(answer)) == "You said: Tell me about weirs."
+    assert [received.scripted for received in sent(upstream, one)] == [False, True]
     rows = await logged(one, 2)
-    assert {row.status for row in rows} == {"ok"}
-    failed = [received for received in sent(upstream, one) if received.scripted]
-    moved = [row for row in rows if len(row.trace) > 1]
-    assert len(failed) == len(moved) <= 1
-    assert all(row.account_id == other.pk for row in moved)
+    assert [(row.status, row.account_id, len(row.trace)) for row in rows] == [
+        ("ok", one.account and one.account.pk, 1),
+        ("ok", other.pk, 2),
+    ]
     await check_counters(one, rows)
 
 
@@ -321,14 +322,19 @@ async def test_a_silent_stream_is_kept_alive_by_comments(
     """A heartbeat is not output: the failure that follows still moves to another account, or ends as an error."""
     one: Tenant = await tenant(account=account)
     slow = {"first_event_delay": 0.7}
-    upstream.script(slow, {**slow, "fail": {"code": "context_length_exceeded"}}, token=one.upstream_token)
-    answer = await post(gateway, one)
+    failing = [{**slow, "fail": {"code": code}} for code in ("context_length_exceeded", "server_is_overloaded")]
+    upstream.script(slow, *failing, token=one.upstream_token)
+    answer = await post(gateway, one, prompt_cache_key="thread")
     assert answer.text.count(": ping\n\n") >= 2
     assert said(chunks_after_pings(answer)) == "You said: Tell me about weirs."
-    failed = chunks_after_pings(await post(gateway, one))
-    assert failed[-1]["error"]["code"] == "context_length_exceeded"
-    rows = await logged(one, 2)
-    assert sorted(row.status for row in rows) == ["failed", "ok"]
+    [failed] = chunks_after_pings(await post(gateway, one, prompt_cache_key="thread"))
+    assert failed["error"]["code"] == "context_length_exceeded"
+    await in_thread(factories.openai_account, one.organization)
+    moved = await post(gateway, one, prompt_cache_key="thread")
+    assert moved.text.startswith(": ping\n\n")
+    assert said(chunks_after_pings(moved)) == "You said: Tell me about weirs."
+    rows = await logged(one, 3)
+    assert [(row.status, len(row.trace)) for row in rows] == [("ok", 1), ("failed", 1), ("ok", 2)]
     await check_counters(one, rows)
     assert lifespan.resources().running == 0
 
