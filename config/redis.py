@@ -88,6 +88,35 @@ class Script:
                 raise
         return (await client.batch([("SCRIPT", "LOAD", self.source), command]))[1]
 
+    def send(self, client: "Redis", keys: Sequence[Argument], args: Sequence[Argument]) -> "asyncio.Future[Any]":
+        """The same without a task of its own: issued at once, awaited or not."""
+        command = self.command(keys, args)
+        future = asyncio.get_running_loop().create_future()
+
+        def heard(reply: "asyncio.Future[Any]") -> None:
+            if future.done():
+                return
+            error = reply.exception()
+            if error is None:
+                future.set_result(reply.result())
+            elif isinstance(error, ReplyError) and str(error).startswith("NOSCRIPT"):
+                client.call("SCRIPT", "LOAD", self.source).add_done_callback(asyncio.Future.exception)
+                again = client.call(*command)
+                again.add_done_callback(heard_again)
+            else:
+                future.set_exception(error)
+
+        def heard_again(reply: "asyncio.Future[Any]") -> None:
+            if future.done():
+                reply.exception()
+            elif (error := reply.exception()) is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(reply.result())
+
+        client.call(*command).add_done_callback(heard)
+        return future
+
     def run(self, client: "redis.Redis", keys: Sequence[Argument], args: Sequence[Argument]) -> Any:
         """The sync twin, for pages, commands and tasks. Raises ReplyError, RedisUnavailable."""
         command = self.command(keys, args)

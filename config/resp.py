@@ -62,9 +62,12 @@ class ProtocolError(Exception):
     """The peer does not speak RESP."""
 
 
+_pack = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
+
+
 def packed(*commands: Command) -> bytes:
     """Commands as the wire carries them."""
-    return b"".join([hiredis.pack_command(cast(Any, tuple(command))) for command in commands])
+    return b"".join([_pack(command if type(command) is tuple else tuple(command)) for command in commands])
 
 
 def reader() -> "hiredis.Reader":

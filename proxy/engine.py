@@ -31,7 +31,7 @@ from proxy.relay import Downstream
 from proxy.settlement import Call, EndedBy, Tab
 from proxy.upstream_errors import error_of
 from quotas import admission, refusal_log
-from quotas.admission import Admission, Amount
+from quotas.admission import Admission, Amount, Settled
 from quotas.errors import Stale
 from routing import credentials, health, selection, sticky
 from routing.choice import Live
@@ -284,7 +284,8 @@ class Engine:
             if stop_watching is not None:
                 stop_watching()
             # Begun before anything is awaited: a second cancellation, or a closing loop, finds it under way.
-            settling = resources.spawn(self._settle(resources, tab))
+            settling = self._settle(resources, tab)
+            resources.keep(settling)
             await asyncio.wait({settling}, timeout=SETTLE_WAIT_SECONDS)
 
     @staticmethod
@@ -313,7 +314,7 @@ class Engine:
             try:
                 last = await self._try(resources, tab, lease)
             finally:
-                resources.spawn(resources.leases.give_back(lease))
+                resources.leases.give_back(lease)
             failure = last.failure
             if failure is not None and failure.code == continuity.UNREADABLE:
                 await continuity.stay(resources, lease)
@@ -419,18 +420,17 @@ class Engine:
             raise errors.UpstreamUnavailable("The upstream cannot be reached.")
         # Every attempt met an account that cannot serve now. If all are such, selection knows when that ends.
         lease = await self._lease(resources, tab, pool, live, frozenset(excluded | unreached))
-        await resources.leases.give_back(lease)
+        resources.leases.give_back(lease)
         raise errors.PoolBusy("The accounts tried cannot serve at the moment. Try again shortly.", retry_after=1)
 
     # -- the end
 
-    async def _settle(self, resources: Resources, tab: Tab) -> None:
+    def _settle(self, resources: Resources, tab: Tab) -> "asyncio.Task[Settled]":
         """Ends the hold, exactly once."""
         resources.renewer.discard(tab.hold)
         if not tab.is_written:
             self._book(resources, tab)
-            await admission.release(resources.redis, tab.hold)
-            return
+            return admission.releasing(resources.redis, tab.hold)
         try:
             amount, body = tab.owed()
         except Exception:
@@ -440,7 +440,7 @@ class Engine:
             amount = tab.hold.observed
             body = settlement.about(call.caller, call.inspection, call.session_key, model=call.model)
         self._book(resources, tab)
-        await admission.settle(resources.redis, tab.hold, amount=amount, body=body)
+        return admission.settling(resources.redis, tab.hold, amount=amount, body=body)
 
     @staticmethod
     def _book(resources: Resources, tab: Tab) -> None:
@@ -448,7 +448,7 @@ class Engine:
         for attempt in tab.attempts:
             is_last = attempt is tab.attempts[-1]
             if is_last or attempt.credits:
-                resources.spawn(
+                resources.keep(
                     selection.book(
                         resources.redis, attempt.lease, credits=attempt.credits, then=attempt.hold_then if is_last else "go"
                     )

@@ -2,12 +2,18 @@
 
 import asyncio
 import logging
+from typing import Any
 
-from config.redis import Redis, RedisUnavailable, ReplyError
+from config.redis import Redis, RedisUnavailable
 from routing import selection
 from routing.selection import Lease
 
 logger = logging.getLogger(__name__)
+
+
+def _heard(release: "asyncio.Future[Any]") -> None:
+    if not release.cancelled() and release.exception() is not None:
+        logger.warning("a slot was not given back; it lapses")
 
 
 class LeaseKeeper:
@@ -35,13 +41,10 @@ class LeaseKeeper:
     def add(self, lease: Lease) -> None:
         self._leases.add(lease)
 
-    async def give_back(self, lease: Lease) -> None:
-        """Frees the slot; if Redis does not hear it, the slot lapses."""
+    def give_back(self, lease: Lease) -> None:
+        """Frees the slot; if Redis does not hear it, the slot lapses. Nothing waits for it."""
         self._leases.discard(lease)
-        try:
-            await selection.release(self._redis, lease)
-        except (RedisUnavailable, ReplyError):
-            logger.warning("a slot was not given back", extra={"account": lease.account.uuid})
+        selection.release(self._redis, lease).add_done_callback(_heard)
 
     async def _run(self) -> None:
         while True:

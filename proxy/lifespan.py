@@ -37,7 +37,7 @@ class Resources:
     is_draining: bool = False
     running: int = 0
     """Proxied requests between their first byte and their settlement."""
-    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _tasks: "set[asyncio.Future[Any]]" = field(default_factory=set)
     _declined: dict[int, float] = field(default_factory=dict)
     """Accounts whose upstream speaks no WebSocket, until when that is believed, by the loop's clock."""
 
@@ -47,11 +47,15 @@ class Resources:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Runs `work` beside the request; an error is logged, and cancelling the request does not reach it."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+        self.keep(task)
         return task
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def keep(self, work: "asyncio.Future[Any]") -> None:
+        """Minds what is under way already: an error is logged, and a process that ends waits for it."""
+        self._tasks.add(work)
+        work.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Future[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             level = logging.WARNING if isinstance(error, DomainError) else logging.ERROR

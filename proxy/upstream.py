@@ -9,10 +9,9 @@ again only if it met a kept connection that the peer had already closed: used be
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxy.connection import Connection, Exchange
 from proxy.errors import ConnectFailed, Cut
@@ -94,6 +93,24 @@ class Route(NamedTuple):
     address: str | None
 
 
+class Opening:
+    """A response between its head and the end of the block that wants it."""
+
+    __slots__ = ("_exchange", "_sending")
+
+    def __init__(self, sending: Coroutine[Any, Any, Exchange]) -> None:
+        self._sending = sending
+        self._exchange: Exchange | None = None
+
+    async def __aenter__(self) -> Response:
+        self._exchange = await self._sending
+        return Response(self._exchange)
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+
+
 class Client:
     """Connections of one event loop. Times in seconds. `guard` None: every host may be connected to."""
 
@@ -117,18 +134,13 @@ class Client:
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
-    @asynccontextmanager
-    async def open(self, request: Request, *, on_written: Callable[[], None] | None = None) -> AsyncIterator[Response]:
-        """Sends the request and waits for the response's head. Raises UpstreamError, also while the body is read.
+    def open(self, request: Request, *, on_written: Callable[[], None] | None = None) -> "Opening":
+        """Sends the request and waits for the response's head: `async with`. Raises UpstreamError, also while the body is read.
 
         `on_written` is called when the first bytes are handed to the socket: from then on the request may run, whatever is
         heard of it. Leaving the block before the body's end closes the connection, which tells the upstream to stop.
         """
-        exchange = await self._send(request, on_written or _nobody)
-        try:
-            yield Response(exchange)
-        finally:
-            exchange.close()
+        return Opening(self._send(request, on_written or _nobody))
 
     @property
     def idle_connections(self) -> int:

@@ -34,8 +34,10 @@ __all__ = [
     "finish",
     "newest_version",
     "release",
+    "releasing",
     "renewer",
     "settle",
+    "settling",
     "usage",
     "usage_sync",
 ]
@@ -148,21 +150,32 @@ async def newest_version(redis: Redis, organization_id: int) -> int | None:
     return None if meta is None else int(records.unpack(meta)[1])
 
 
-async def settle(redis: Redis, hold: Hold, *, amount: Amount, body: bytes) -> Settled:
+def settling(redis: Redis, hold: Hold, *, amount: Amount, body: bytes) -> "asyncio.Task[Settled]":
     """Ends the hold at its real cost and appends the usage event; exactly once, however often it is sent.
 
-    Returns when the engine has answered, which it asks for as long as the process lives, also if the caller is cancelled.
+    Under way when this returns; ends when the engine has answered, which it asks for as long as the process lives. Who waits for it
+    must not cancel it.
     """
     hold.is_ended = True
     args = ("", hold.request_id, "S", amount.credits, amount.tokens, hold.ack, hold.ticket, body, "", "", "")
-    return await asyncio.shield(keeper_of(redis).settle(hold.organization_id, args))
+    return keeper_of(redis).settle(hold.organization_id, args)
+
+
+def releasing(redis: Redis, hold: Hold) -> "asyncio.Task[Settled]":
+    """Takes the hold back, request and all, without an event: only for what was never written to an upstream. As `settling`."""
+    hold.is_ended = True
+    args = ("", hold.request_id, "R", 0, 0, hold.ack, hold.ticket, b"", "", "", "")
+    return keeper_of(redis).settle(hold.organization_id, args)
+
+
+async def settle(redis: Redis, hold: Hold, *, amount: Amount, body: bytes) -> Settled:
+    """`settling`, waited for; it goes on if the caller is cancelled."""
+    return await asyncio.shield(settling(redis, hold, amount=amount, body=body))
 
 
 async def release(redis: Redis, hold: Hold) -> Settled:
-    """Takes the hold back, request and all, without an event: only for what was never written to an upstream."""
-    hold.is_ended = True
-    args = ("", hold.request_id, "R", 0, 0, hold.ack, hold.ticket, b"", "", "", "")
-    return await asyncio.shield(keeper_of(redis).settle(hold.organization_id, args))
+    """`releasing`, waited for; it goes on if the caller is cancelled."""
+    return await asyncio.shield(releasing(redis, hold))
 
 
 def renewer(redis: Redis) -> Renewer:

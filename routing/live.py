@@ -18,6 +18,7 @@ Tokens are never here.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -45,6 +46,7 @@ def tag(pool: PoolSnapshot) -> str:
     return pool_tag(pool.pool_id, pool.organization_id)
 
 
+@lru_cache(maxsize=4096)
 def pool_tag(pool_id: int, organization_id: int | None) -> str:
     """An organization's pool shares the slot of the organization's counters; a shared pool has its own."""
     return weir_redis.shard(organization_id) if organization_id is not None else f"{{p{pool_id}}}"

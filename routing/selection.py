@@ -258,7 +258,7 @@ async def stay(redis: Redis, lease: Lease) -> None:
     await _stay(redis, keys, [lease.account.account_id, entry.home, entry.served_ms, sticky.ENTRY_SECONDS])
 
 
-async def book(redis: Redis, lease: Lease, *, credits: int, then: Literal["go", "end", "free"]) -> None:
+def book(redis: Redis, lease: Lease, *, credits: int, then: Literal["go", "end", "free"]) -> "asyncio.Future[Any]":
     """Books what an attempt cost, micro-credits, and what becomes of the room that is held for its session.
 
     `go`: the turn goes on, with a tool's answer; `end`: it is over, and a share is held while its person thinks; `free`: nothing is
@@ -267,7 +267,7 @@ async def book(redis: Redis, lease: Lease, *, credits: int, then: Literal["go", 
     pool = lease.pool
     keys = [live_state.live_key(pool), live_state.session_key(pool, lease.session_key or "-"), live_state.turns_key(pool)]
     now_ms = lease.server_now_ms()
-    await _book(redis, keys, _booking(lease.account.account_id, credits, now_ms, lease.session_key, then, lease.member_id))
+    return _book.send(redis, keys, _booking(lease.account.account_id, credits, now_ms, lease.session_key, then, lease.member_id))
 
 
 def _booking(account_id: int, credits: int, now_ms: int, session_key: str | None, then: str, member_id: int) -> list[str | int]:
@@ -281,9 +281,9 @@ def lease_ms() -> int:
     return round(settings.HOLD_DEADLINE_SECONDS * 1000)
 
 
-async def release(redis: Redis, lease: Lease) -> None:
+def release(redis: Redis, lease: Lease) -> "asyncio.Future[Any]":
     """Gives the slot back; doing it twice changes nothing. Raises RedisUnavailable: the slot then lapses by itself."""
-    await redis.call("ZREM", live_state.slots_key(lease.pool, lease.account.account_id), lease.request_id)
+    return redis.call("ZREM", live_state.slots_key(lease.pool, lease.account.account_id), lease.request_id)
 
 
 def renew_commands(leases: Sequence[Lease]) -> list[tuple[str | bytes | int, ...]]:

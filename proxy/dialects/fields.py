@@ -73,15 +73,22 @@ def scan(body: bytes) -> Fields:
     # and does not come out even if a name is there twice.
     at = _skip(body, body.index(b"{") + 1)
     for name, raw in values.items():
-        key = _STRING.match(body, at)
-        if key is None or msgspec.json.decode(key.group()) != name:
-            raise InvalidJson("A field of the request body is there twice.")
-        start = _skip(body, _skip(body, key.end()) + 1)
-        value = bytes(raw)
-        if not body.startswith(value, start):
-            raise InvalidJson(f"The field {name!r} of the request body is there twice.", param=name)
-        spans[name] = Span(at, start, start + len(value))
-        at = _skip(body, start + len(value))
+        plain = b'"%s"' % name.encode()
+        if body.startswith(plain, at):
+            after = at + len(plain)
+        else:
+            key = _STRING.match(body, at)
+            if key is None or msgspec.json.decode(key.group()) != name:
+                raise InvalidJson("A field of the request body is there twice.")
+            after = key.end()
+        start = _skip(body, _skip(body, after) + 1)
+        with memoryview(raw) as value:
+            end = start + len(value)
+            # `find` takes a view, so that a value of megabytes is compared where it is.
+            if body.find(value, start, end) != start:
+                raise InvalidJson(f"The field {name!r} of the request body is there twice.", param=name)
+        spans[name] = Span(at, start, end)
+        at = _skip(body, end)
         if body[at] == 0x2C:
             at = _skip(body, at + 1)
     if body[at] != 0x7D:
@@ -90,6 +97,8 @@ def scan(body: bytes) -> Fields:
 
 
 def _skip(body: bytes, at: int) -> int:
+    if body[at] > 0x20:
+        return at
     found = _BLANK.match(body, at)
     assert found is not None
     return found.end()

@@ -1,6 +1,6 @@
 """The route walker before Django: every path that `config.asgi` routes itself, as a stranger with a session and with a key."""
 
-from collections.abc import Iterator
+import json
 from typing import Any
 
 import pytest
@@ -11,44 +11,51 @@ from config import asgi
 from tests import factories
 from tests.flows import tenants
 from tests.flows.conftest import Stack
-from tests.flows.tenants import Tenant, body, in_thread
+from tests.flows.tenants import MODEL, Tenant, body, in_thread
 from tests.pages import made
 
 pytestmark = pytest.mark.stack
 
-# What stands for each route of the table; a new row needs a rule here.
-HTTP_RULES = {
-    asgi.RESPONSES: [("POST", "/v1/responses"), ("POST", "/backend-api/codex/responses")],
-    r"^v1/models$": [("GET", "/v1/models")],
-    r"^backend-api/codex/models$": [("GET", "/backend-api/codex/models?client_version=0.171.0")],
-    r"^v1/usage$": [("GET", "/v1/usage")],
-    r"^(?:v1|backend-api/codex)/responses/compact$": [
-        ("POST", "/v1/responses/compact"),
-        ("POST", "/backend-api/codex/responses/compact"),
-    ],
-    r"^(?:api/codex|backend-api/wham)/usage$": [("GET", "/api/codex/usage"), ("GET", "/backend-api/wham/usage")],
-    r"^(?:api/codex|backend-api/wham)/accounts/check$": [
-        ("GET", "/api/codex/accounts/check"),
-        ("GET", "/backend-api/wham/accounts/check"),
-    ],
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+# What is asked of each path of the table, and what of each pattern behind it; a new row needs a rule here.
+PATHS: dict[str, tuple[str, str, bytes | None]] = {
+    **{path: ("POST", path, body(stream=True)) for path in asgi.RESPONSES_PATHS},
+    **{f"{path}/compact": ("POST", f"{path}/compact", body(stream=False)) for path in asgi.RESPONSES_PATHS},
+    "/v1/chat/completions": ("POST", "/v1/chat/completions", json.dumps(CHAT).encode()),
+    "/v1/messages": ("POST", "/v1/messages", json.dumps(CHAT | {"max_tokens": 100}).encode()),
+    "/v1/models": ("GET", "/v1/models", None),
+    "/backend-api/codex/models": ("GET", "/backend-api/codex/models?client_version=0.171.0", None),
+    **{
+        path: ("GET", path, None)
+        for path in (
+            "/v1/usage",
+            "/api/codex/usage",
+            "/backend-api/wham/usage",
+            "/api/codex/accounts/check",
+            "/backend-api/wham/accounts/check",
+        )
+    },
+}
+HTTP_RULES: dict[str, list[tuple[str, str, bytes | None]]] = {
     r"^(?:v1|backend-api|api/codex)(?:/|$)": [
-        ("GET", "/v1/nothing"),
-        ("GET", "/backend-api/wham/settings/user"),
-        ("GET", "/api/codex/settings/user"),
+        ("GET", "/v1/nothing", None),
+        ("GET", "/backend-api/wham/settings/user", None),
+        ("GET", "/api/codex/settings/user", None),
     ],
     r"": [],  # Django's: walked in test_routes.
 }
-WEBSOCKET_RULES = {asgi.RESPONSES: "/v1/responses", r"^ws/": "/ws/o/{slug}/key", r"": "/elsewhere"}
+HTTP = [*PATHS.values(), *(one for asked in HTTP_RULES.values() for one in asked)]
+WEBSOCKET_RULES = {r"^(?:v1|backend-api/codex)/responses$": "/v1/responses", r"^ws/": "/ws/o/{slug}/key", r"": "/elsewhere"}
 
 
-def patterns(kind: str) -> Iterator[str]:
-    router: Any = asgi.application.application_mapping[kind]
-    yield from (route.pattern.regex.pattern for route in router.routes)
+def patterns(router: Any) -> set[str]:
+    return {route.pattern.regex.pattern for route in router.routes}
 
 
 def test_every_row_of_the_front_door_has_a_rule() -> None:
-    assert set(patterns("http")) == set(HTTP_RULES)
-    assert set(patterns("websocket")) == set(WEBSOCKET_RULES)
+    assert set(asgi.PROXIED) == set(PATHS)
+    assert patterns(asgi.other_http) == set(HTTP_RULES)
+    assert patterns(asgi.application.application_mapping["websocket"]) == set(WEBSOCKET_RULES)
 
 
 def marks(tenant: Tenant) -> list[bytes]:
@@ -63,11 +70,10 @@ async def test_a_strangers_session_opens_no_proxied_path(stack: Stack, tenant: T
     """Sessions do not authenticate proxied paths; a 401 names nobody."""
     session = await in_thread(session_of, role)
     async with stack.client(cookies={"sessionid": session}) as client:
-        for targets in HTTP_RULES.values():
-            for method, path in targets:
-                answer = await client.request(method, f"{stack.url}{path}", content=body() if method == "POST" else None)
-                assert answer.status_code in (401, 404), f"{role} {path}: {answer.status_code}"
-                assert not [mark for mark in marks(tenant) if mark in answer.content]
+        for method, path, content in HTTP:
+            answer = await client.request(method, f"{stack.url}{path}", content=content)
+            assert answer.status_code in (401, 404), f"{role} {path}: {answer.status_code}"
+            assert not [mark for mark in marks(tenant) if mark in answer.content]
     assert stack.upstream.received(token=tenant.upstream_token) == []
 
 
@@ -76,14 +82,13 @@ async def test_a_strangers_key_reaches_only_what_is_its_own(stack: Stack, tenant
     stranger = await in_thread(tenants.make)
     own = [stranger.account.label.encode()] if stranger.account else []
     async with stack.client() as client:
-        for targets in HTTP_RULES.values():
-            for method, path in targets:
-                content = body(stream="compact" not in path) if method == "POST" else None
-                answer = await client.request(method, f"{stack.url}{path}", headers=stranger.headers, content=content)
-                assert answer.status_code in (200, 404), f"{path}: {answer.status_code}"
-                assert not [mark for mark in (*marks(tenant), *own) if mark in answer.content]
+        for method, path, content in HTTP:
+            answer = await client.request(method, f"{stack.url}{path}", headers=stranger.headers, content=content)
+            # Its pool has no account that speaks Anthropic's protocol.
+            assert answer.status_code in ((400,) if path == "/v1/messages" else (200, 404)), f"{path}: {answer.text}"
+            assert not [mark for mark in (*marks(tenant), *own) if mark in answer.content]
     assert stack.upstream.received(token=tenant.upstream_token) == []
-    assert len(stack.upstream.received(token=stranger.upstream_token)) == 4
+    assert len(stack.upstream.received(token=stranger.upstream_token)) == 5
 
 
 @pytest.mark.parametrize("role", [*Member.Role.values, "nobody"])
@@ -101,13 +106,18 @@ async def test_a_strangers_socket_is_closed_without_a_word(stack: Stack, tenant:
     assert codes == [4404, 4404]
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/backend-api/codex/responses", "/elsewhere"])
-async def test_other_sockets_are_declined_so_that_clients_fall_back(stack: Stack, tenant: Tenant, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "key", "status"),
+    [("/v1/responses", "wr_none", 401), ("/backend-api/codex/responses", "wr_none", 401), ("/elsewhere", "", 426)],
+)
+async def test_a_socket_without_a_key_or_a_place_is_declined(
+    stack: Stack, tenant: Tenant, path: str, key: str, status: int
+) -> None:
     """426 is what makes Codex use HTTP for the session at once."""
     url = stack.url.replace("http://", "ws://")
     with pytest.raises(websockets.InvalidStatus) as declined:
-        await websockets.connect(f"{url}{path}", additional_headers={"Authorization": tenant.headers["authorization"]})
-    assert declined.value.response.status_code == 426
+        await websockets.connect(f"{url}{path}", additional_headers={"Authorization": f"Bearer {key}"})
+    assert declined.value.response.status_code == status
 
 
 def session_of(role: str) -> str:
