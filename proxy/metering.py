@@ -119,6 +119,9 @@ class Meter:
         if name == ITEM_DONE:
             self._item_done(event)
 
+    def end(self) -> None:
+        """The stream has come to its end, and was not cut off. In Responses only an event says that an answer is whole."""
+
     def see_bytes(self, size: int) -> None:
         """Books a part of an answer that is no stream: output, however it is cut."""
         self.has_output = True

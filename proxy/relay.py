@@ -224,6 +224,7 @@ class StreamRelay:
     async def finish(self) -> None:
         """The upstream's stream has ended: what is left of it is passed on, also an event without its empty line."""
         self.see_rest()
+        self.meter.end()
         if self.meter.is_terminal:
             if not self.is_open:
                 await self._start()

@@ -72,6 +72,11 @@ class ChatMeter(Meter):
         else:
             self._see_chunk(event.data, is_error=event.name == "error")
 
+    def end(self) -> None:
+        """Some servers say neither `[DONE]` nor a usage: their answers are whole once each has told why it finished."""
+        if len(self._finished) >= self.choices:
+            self.status = self.status or self._outcome()
+
     def see_response(self, body: bytes) -> None:
         chunk = read(body)
         if chunk is None:

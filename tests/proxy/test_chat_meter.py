@@ -63,6 +63,14 @@ def test_without_its_usage_only_done_ends_it() -> None:
     assert metered(DONE, meter).status == "ok"
 
 
+def test_a_stream_that_ends_in_good_order_is_whole_if_its_answers_have_finished() -> None:
+    meter = metered(chunk({"content": "x"}))
+    meter.end()
+    assert not meter.is_terminal
+    metered(chunk(finish="length"), meter).end()
+    assert (meter.status, meter.usage) == ("incomplete", None)
+
+
 def test_two_answers_end_when_both_have() -> None:
     """Usage that comes along with each chunk must not end a stream in which another answer still runs."""
     meter = metered(chunk(finish="stop", usage=USAGE), ChatMeter(choices=2))

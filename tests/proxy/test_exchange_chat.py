@@ -1,12 +1,14 @@
 """Chat Completions through the gateway, on accounts that speak it and on those that it is translated for."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+import zstandard
 
 from billing.models import UsageRecord
 from proxy import lifespan
@@ -229,6 +231,36 @@ async def test_a_stream_cut_before_done_but_after_its_usage_is_billed_by_it(
     [row] = await logged(one)
     check_row(row, one, input=700, output=50)
     await check_counters(one, [row])
+
+
+async def test_a_server_that_says_neither_done_nor_usage_is_believed_when_it_has_finished(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
+) -> None:
+    one: Tenant = await tenant()
+    begun, finished = ({"index": 0, "delta": {"content": "x"}, "finish_reason": None}, {"index": 0, "finish_reason": "stop"})
+    events = [{"id": "chatcmpl-1", "choices": [choice]} for choice in (begun, finished)]
+    upstream.script({"events": events}, {"events": events[:1]}, token=one.upstream_token)
+    assert chunks(await post(gateway, one)) == events
+    assert chunks(await post(gateway, one))[-1]["error"]["code"] == "stream_incomplete"
+    rows = await logged(one, 2)
+    assert [(row.status, row.is_estimated, row.output_tokens) for row in rows] == [("ok", True, 1), ("upstream_cut", True, 1)]
+    await check_counters(one, rows)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+@pytest.mark.parametrize("account", ["openai", "chatgpt"])
+async def test_a_compressed_request_is_read_and_goes_on_plain(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream, account: str, coding: str
+) -> None:
+    one: Tenant = await tenant(account=account)
+    data = gzip.compress(body()) if coding == "gzip" else zstandard.compress(body())
+    headers = {**one.headers, "content-encoding": coding}
+    answer = await gateway.client.post(f"{gateway.url}{PATH}", headers=headers, content=data)
+    assert said(chunks(answer)) == "You said: Tell me about weirs."
+    [received] = sent(upstream, one)
+    assert "content-encoding" not in received.headers
+    assert received.json["model"] == tenants.MODEL
+    await logged(one)
 
 
 @pytest.mark.parametrize("account", ["openai", "chatgpt"])
