@@ -94,7 +94,9 @@ def estimate(
     input_tokens = -(-len(inspection.body) // known.bytes_per_token(rate.model)).__trunc__()
     input_tokens += known.total_of(organization_id, inspection.previous_response_id)
     bound = inspection.max_output_tokens
-    if bound is None or bound < 0 or has_sign_in_account:
+    if inspection.is_warm_up:
+        output_tokens = 0
+    elif bound is None or bound < 0 or has_sign_in_account:
         output_tokens = known.output_tokens(rate.model)
     else:
         # No answer has more, and what is held has a largest amount.
