@@ -61,7 +61,7 @@ async def _one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, paylo
 
 
 async def run(port: int, scenario: str, key: str, *, seconds: float, streams: int | None = None) -> Load:
-    """Sends for `seconds`, then lets what runs end. Raises WrongAnswer, ConnectionError."""
+    """Sends for `seconds`, at least one request per stream, then lets what runs end. Raises WrongAnswer, ConnectionError."""
     times: list[float] = []
     started = time.perf_counter()
     until = started + seconds
@@ -70,9 +70,14 @@ async def run(port: int, scenario: str, key: str, *, seconds: float, streams: in
         payload = request(scenario, key, f"session-{number}")
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
         try:
-            while (begun := time.perf_counter()) < until:
+            begun = time.perf_counter()
+            while True:
                 await _one(reader, writer, payload)
-                times.append(time.perf_counter() - begun)
+                ended = time.perf_counter()
+                times.append(ended - begun)
+                if ended >= until:
+                    break
+                begun = ended
         finally:
             writer.close()
 

@@ -4,6 +4,7 @@ Tests that need rows to be seen by other threads or processes commit them and ma
 nothing has to be cleaned up; the seeded plans and rates stay, and the append-only tables are never truncated.
 """
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.db import connection
 from django.test import TransactionTestCase
 
 from config import scope
+from tests import plugin
 from tests.upstream import ScriptedUpstream
 
 # What tests ask by themselves sees all rows; requests, tasks and the ledger enter their own scope, as ever.
@@ -23,9 +25,20 @@ TransactionTestCase._fixture_teardown = lambda self: None  # type: ignore[method
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The flows come last: their ledger process drains every stream, also those that a test of the drain wants for itself.
 
-    Of them, the search for secrets is the last of all.
+    Of them, the longest is the first, for the workers to end together, and the search for secrets is the last of all.
     """
-    items.sort(key=lambda item: (item.nodeid.startswith("tests/flows/"), "test_zz_secrets" in item.nodeid))
+
+    def order(item: pytest.Item) -> tuple[bool, bool, bool]:
+        is_flow = item.nodeid.startswith("tests/flows/")
+        return is_flow, "test_zz_secrets" in item.nodeid, is_flow and "test_chaos" not in item.nodeid
+
+    items.sort(key=order)
+
+
+@pytest.fixture(scope="session")
+def django_db_keepdb() -> bool:
+    """A server of the run's own ends with it; until then the last test searches what each worker has written."""
+    return plugin.OWN in os.environ
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,10 @@
 """The services of a test run: starts a private PostgreSQL and Valkey unless DATABASE_URL / REDIS_URL name some.
 
-Loaded by `-p tests.plugin` before pytest-django reads the settings. Workers of pytest-xdist use the controller's PostgreSQL, with a
-database each, and a Valkey of their own: its keys hold row ids, and those are the same in every worker's database.
+Loaded by `-p tests.plugin` before pytest-django reads the settings. Workers of pytest-xdist share the run's PostgreSQL, with a
+database each, and have a Valkey each: its keys hold row ids, and those are the same in every worker's database. All of them belong
+to the run, not to the worker: the last test (`last`) searches what every worker left in them.
+
+Tests marked `alone` measure time or memory: no other worker runs a test meanwhile.
 """
 
 import contextlib
@@ -10,50 +13,75 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from config.launch import embedded, folders, secrets
+from tests import secrets as test_secrets
 
 PREFIX = "weir-test-"
-OWN_VALKEY = "WEIR_TEST_OWN_VALKEY"
-"""Set by a controller that started Valkey itself, so that its workers do, too."""
+OWN = "WEIR_TEST_OWN"
+"""The folder of a run that started both services itself; set for its workers and for the runs that share them."""
+VALKEYS = "WEIR_TEST_VALKEYS"
+"""The URLs of the workers' Valkeys, by number."""
+WORKER = "PYTEST_XDIST_WORKER"
 MARKER = "weir:tests"
 """The key by which a server that was given is known as one for tests, whose keys may be thrown away."""
 
 _servers: list[embedded.Server] = []
 _folder: Path | None = None
+_made: dict[str, str] = {}
 _given_redis: str | None = None
 _may_empty = False
 
 
 def start() -> None:
     global _given_redis
-    made = secrets.make()
+    _made.update(secrets.make())
     for name in ("SECRET_KEY", "ENCRYPTION_KEYS", "KEY_PEPPERS"):
-        os.environ.setdefault(name, made[name])
+        os.environ.setdefault(name, _made[name])
     os.environ.update(folders.loopback_without_proxy(os.environ))
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if WORKER in os.environ and OWN in os.environ:
+        _take_valkey(int(os.environ[WORKER].removeprefix("gw")))
+        return
     needs_postgres = not os.environ.get("DATABASE_URL")
-    needs_valkey = not os.environ.get("REDIS_URL") or (is_worker and OWN_VALKEY in os.environ)
-    if not needs_valkey and not is_worker and OWN_VALKEY not in os.environ:
+    needs_valkey = not os.environ.get("REDIS_URL")
+    if not needs_valkey and OWN not in os.environ:
         _given_redis = os.environ["REDIS_URL"]
     if not needs_postgres and not needs_valkey and os.environ.get("WEIR_VAR"):
         return
     folder = _make_folder()
     os.environ.setdefault("WEIR_VAR", str(folder / "var"))
     if needs_postgres:
-        postgres = embedded.start_postgres(folder, made, log=folder / "postgres.log", durable=False)
+        postgres = embedded.start_postgres(folder, _made, log=folder / "postgres.log", durable=False)
         _servers.append(postgres)
         os.environ["DATABASE_URL"] = postgres.url
     if needs_valkey:
-        valkey = embedded.start_valkey(folder, made["REDIS_PASSWORD"], log=folder / "valkey.log", durable=False)
-        _servers.append(valkey)
-        os.environ["REDIS_URL"] = valkey.url
-        os.environ[OWN_VALKEY] = "1"
+        os.environ["REDIS_URL"] = _start_valkey(folder)
+    if needs_postgres and needs_valkey:
+        os.environ[OWN] = str(folder)
+
+
+def _start_valkey(folder: Path) -> str:
+    """Its URL."""
+    folder.mkdir(exist_ok=True)
+    valkey = embedded.start_valkey(folder, _made["REDIS_PASSWORD"], log=folder / "valkey.log", durable=False)
+    _servers.append(valkey)
+    return valkey.url
+
+
+def _take_valkey(number: int) -> None:
+    """The one of this worker. One that takes a crashed worker's place starts its own."""
+    urls = os.environ.get(VALKEYS, "").split()
+    os.environ["REDIS_URL"] = urls[number] if number < len(urls) else _start_valkey(Path(os.environ[OWN]) / f"gw{number}")
+
+
+def valkeys() -> list[str]:
+    """The URLs of all that the tests of this run write to."""
+    return os.environ.get(VALKEYS, "").split() or [os.environ["REDIS_URL"]]
 
 
 def _make_folder() -> Path:
@@ -90,15 +118,22 @@ def _given() -> Iterator[Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests empty the Redis they use. One that was given must be empty, or known from an earlier run of the tests."""
     global _may_empty
-    if not hasattr(config, "workerinput"):
-        # As Ctrl-C does: the services are stopped and their folder is removed.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
+        _begin_work(config.workerinput["workerid"])
+        return
+    # As Ctrl-C does: the services are stopped and their folder is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    workers = 0 if config.option.collectonly else len(getattr(config.option, "tx", None) or ())
+    if workers:
+        if OWN not in os.environ:
+            raise pytest.UsageError(
+                "with several workers leave DATABASE_URL and REDIS_URL unset: they need servers of their own."
+            )
+        os.environ[VALKEYS] = " ".join(_start_valkey(Path(os.environ[OWN]) / f"gw{number}") for number in range(workers))
     if _given_redis is None:
         return
-    if getattr(config.option, "numprocesses", None):
-        raise pytest.UsageError("with several workers leave REDIS_URL unset: each needs a server of its own.")
+    # Tests empty the Redis they use. One that was given must be empty, or known from an earlier run of the tests.
     with _given() as client:
         if client.dbsize() and not client.exists(MARKER):
             raise pytest.UsageError("REDIS_URL names a server that holds keys. Tests empty theirs: name an empty one, or none.")
@@ -107,11 +142,60 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if _working is not None:
+        os.close(_working)
     if _may_empty:
         # A test may have emptied it.
         with _given() as client:
             client.set(MARKER, 1)
     stop()
+
+
+# ------------------------------------------------------------------------------------------- workers beside each other
+
+_working: int | None = None
+"""Locked until this worker has run its last test."""
+
+
+def _begin_work(worker: str) -> None:
+    global _working
+    _working = _open_lock(f"{worker}.working")
+    fcntl.flock(_working, fcntl.LOCK_EX)
+    test_secrets.share(Path(os.environ[OWN]) / "seen", worker)
+
+
+def _open_lock(name: str) -> int:
+    return os.open(Path(os.environ[OWN]) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+@contextlib.contextmanager
+def _locked(name: str, kind: int) -> Iterator[None]:
+    lock = _open_lock(name)
+    try:
+        fcntl.flock(lock, kind)
+        yield
+    finally:
+        os.close(lock)
+
+
+# Around everything else, the timeout of the test included.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if _working is None:
+        return (yield)
+    if item.get_closest_marker("last"):
+        for others in sorted(Path(os.environ[OWN]).glob("gw*.working")):
+            if others.name != f"{os.environ[WORKER]}.working":
+                with _locked(others.name, fcntl.LOCK_SH):
+                    pass
+    with contextlib.ExitStack() as held:
+        # Who wants to be alone holds the turnstile while it waits for the room to empty: nobody enters before it.
+        turnstile = held.enter_context(contextlib.ExitStack())
+        turnstile.enter_context(_locked("turnstile", fcntl.LOCK_EX))
+        is_alone = item.get_closest_marker("alone") is not None
+        held.enter_context(_locked("room", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH))
+        turnstile.close()
+        return (yield)
 
 
 start()

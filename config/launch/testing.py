@@ -16,6 +16,8 @@ BEFORE = (
 )
 # Last, because it is slow on an empty cache and the tests tell more.
 AFTER = (("types", ["mypy"]),)
+MOST_WORKERS = 4
+"""Each has a database, a Valkey and a running stack of its own."""
 
 
 def run(title: str, command: list[str], environ: dict[str, str]) -> int:
@@ -53,6 +55,21 @@ def main(arguments: list[str]) -> int:
         return 128 + signal.SIGINT
 
 
+def beside_each_other(environ: dict[str, str]) -> list[str]:
+    """pytest's arguments for several workers, a file of tests to each: one more than cores, for tests also wait.
+
+    None with services that were given: workers need some of their own.
+    """
+    from tests import plugin
+
+    if plugin.OWN not in environ:
+        return []
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = min(cores + 1, MOST_WORKERS)
+    # In the order that tests/conftest.py makes.
+    return ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+
+
 def everything() -> int:
     # The services start once for all parts.
     from tests import plugin
@@ -62,7 +79,7 @@ def everything() -> int:
         for title, command in BEFORE:
             if code := run(title, module(command), environ):
                 return code
-        code = run("pytest", [sys.executable, "-m", "pytest"], environ)
+        code = run("pytest", [sys.executable, "-m", "pytest", *beside_each_other(environ)], environ)
         for title, command in AFTER:
             code = code or run(title, module(command), environ)
         return code

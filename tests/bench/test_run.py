@@ -22,6 +22,7 @@ def test_answers_have_the_events_and_sizes_they_are_named_for() -> None:
         assert {len(event) for event in made[1:-1]} == {wire.EVENT_BYTES}
 
 
+@pytest.mark.alone
 @pytest.mark.stack
 def test_a_smoke_run_measures_every_scenario_and_loses_no_usage() -> None:
     command = [sys.executable, "manage.py", "bench", "--smoke", "--rounds", "1", "--seconds", "0.4", "--json"]

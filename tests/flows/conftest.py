@@ -58,6 +58,7 @@ def stack(
 ) -> Iterator[Stack]:
     with django_db_blocker.unblock():
         running = Stack(upstream_process, tmp_path_factory.mktemp("stack"))
+        secrets.record_logs(running.logs)
         running.start()
     yield running
     running.stop()

@@ -1,19 +1,22 @@
-"""The last word of a run: every secret that was made in it is searched for in everything that was written.
+"""The last word of a run: every secret that was made in it is searched for in everything that was written, by every worker.
 
 Named so that pytest collects it last. A key may stand in the one answer that issues it; tests that read that answer do not
 record it.
 """
 
 import inspect
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+import redis
 from django.db import connection
 
-from config import redis as weir_redis
-from tests import factories, secrets
+from config import scope
+from tests import factories, plugin, secrets
 from tests.flows import tenants
 from tests.flows.conftest import Stack
 from tests.flows.tenants import Tenant, body, in_thread
@@ -21,19 +24,35 @@ from tests.flows.tenants import Tenant, body, in_thread
 pytestmark = pytest.mark.stack
 
 
-def database_dump() -> Iterator[tuple[str, bytes]]:
+def databases() -> list[str]:
+    """This worker's, and that of each other one that has made something."""
+    own = connection.settings_dict["NAME"]
+    this = os.environ.get(plugin.WORKER)
+    if this is None:
+        return [own]
+    stem = own.removesuffix(this)
+    assert stem != own
+    return [stem + worker for worker, seen in secrets.everything().items() if seen.secrets or worker == this]
+
+
+def database_dump(name: str) -> Iterator[tuple[str, bytes]]:
     """Every row of every table as text, a table at a time."""
-    with connection.cursor() as cursor:
+    place = connection.settings_dict
+    with psycopg.connect(
+        host=place["HOST"], port=place["PORT"], user=place["USER"], password=place["PASSWORD"], dbname=name
+    ) as searched, searched.cursor() as cursor:  # fmt: skip
+        cursor.execute("SELECT set_config(%s, %s, false)", [scope.SETTING, scope.EVERYTHING])
         cursor.execute("SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace")
         tables = [name for (name,) in cursor.fetchall()]
+        assert len(tables) > 40
         for table in tables:
-            cursor.execute(f'SELECT t::text FROM "{table}" AS t')
-            yield f"table {table}", "\n".join(row for (row,) in cursor.fetchall()).encode()
+            cursor.execute(f'SELECT t::text FROM "{table}" AS t'.encode())
+            yield f"table {table} of {name}", "\n".join(row for (row,) in cursor.fetchall()).encode()
 
 
-def redis_dump() -> Iterator[tuple[str, bytes]]:
+def redis_dump(url: str) -> Iterator[tuple[str, bytes]]:
     """Every key with its whole value, queues of Celery and the channel layer included."""
-    client: Any = weir_redis.sync_client()
+    client: Any = redis.Redis.from_url(url)
     for key in client.scan_iter():
         kind = client.type(key)
         value: object = b""
@@ -57,6 +76,7 @@ def logs(folder: Path) -> Iterator[tuple[str, bytes]]:
         yield f"log {path.name}", path.read_bytes()
 
 
+@pytest.mark.last
 async def test_no_secret_of_this_run_is_anywhere_but_where_it_is_shown_once(stack: Stack, tenant: Tenant, eventually: Any) -> None:
     sign_in = await in_thread(tenants.make, account="chatgpt", upstream=stack.upstream)
     await in_thread(factories.member, sign_in.organization, password=factories.password())
@@ -88,14 +108,18 @@ def tasks() -> list[Any]:
 
 
 async def search(stack: Stack) -> list[str]:
-    made = secrets.registered()
+    seen = secrets.everything()
+    made = tuple(secret for one in seen.values() for secret in one.secrets.values())
     assert len({secret.kind for secret in made}) >= 7, "the factories registered nothing: the search would find nothing either"
-    places: list[tuple[str, bytes]] = [
-        *await in_thread(lambda: list(database_dump())),
-        *await in_thread(lambda: list(redis_dump())),
-        *logs(stack.logs),
-        *[(f"answer to {where}", content) for where, content in secrets.answers()],
-    ]
+    assert stack.logs in [folder for one in seen.values() for folder in one.logs]
+    places: list[tuple[str, bytes]] = []
+    for name in databases():
+        places += await in_thread(lambda name=name: list(database_dump(name)))
+    for url in plugin.valkeys():
+        places += await in_thread(lambda url=url: list(redis_dump(url)))
+    for one in seen.values():
+        places += [written for folder in one.logs for written in logs(folder)]
+        places += [(f"answer to {where}", content) for where, content in one.answers]
     assert {where.split()[0] for where, _ in places} >= {"table", "redis", "log", "answer"}
     assert any(b"refresh_due_tokens" in content for where, content in places if where.startswith("redis")), "no Celery payload"
     finder = secrets.Finder(made)

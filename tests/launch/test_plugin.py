@@ -22,7 +22,7 @@ ASKED = "tests/launch/test_locks.py"
 @pytest.fixture
 def fresh(environ: dict[str, str], folder: Path) -> dict[str, str]:
     """The environment of a run that starts everything itself, below a temporary folder of its own."""
-    ours = {plugin.OWN_VALKEY, "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST"}
+    ours = {plugin.OWN, plugin.VALKEYS, plugin.WORKER, "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST"}
     return {**{name: text for name, text in environ.items() if name not in ours}, "TMPDIR": str(folder)}
 
 
@@ -65,7 +65,7 @@ def test_a_redis_that_holds_somebodys_keys_is_refused_untouched(fresh: dict[str,
 def test_several_workers_do_not_share_a_redis_that_is_given(fresh: dict[str, str], given: embedded.Server) -> None:
     done = run({**fresh, "REDIS_URL": given.url}, "-n", "2")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "with several workers leave REDIS_URL unset" in done.stderr
+    assert "with several workers leave DATABASE_URL and REDIS_URL unset" in done.stderr
 
 
 def test_a_run_that_was_killed_leaves_no_process_and_the_next_removes_its_folder(fresh: dict[str, str], folder: Path) -> None:

@@ -134,7 +134,7 @@ def test_the_new_key_works_from_the_page_that_shows_it(developer: Member) -> Non
 
     known = snapshots.load(developer.organization_id).keys[parsed.public_id]
     assert keys.verify(whole, known, now=utc_now())
-    assert AuditEvent.objects.get(action="key.issued").actor == developer.user
+    assert AuditEvent.objects.get(organization=developer.organization_id, action="key.issued").actor == developer.user
 
 
 @pytest.mark.parametrize("name", ["", "   ", "x" * 81, "a\u202eb"])

@@ -51,7 +51,7 @@ def test_a_new_secret_is_in_the_answer_of_its_post_and_nowhere_else(developer: M
     assert part not in client.get(made.path(developer)).content.decode()
     assert works(old.row, new)
     assert works(old.row, old.secret)
-    assert AuditEvent.objects.get(action="key.rotated").actor == developer.user
+    assert AuditEvent.objects.get(organization=developer.organization_id, action="key.rotated").actor == developer.user
     assert developer.api_keys.count() == 1
 
 
