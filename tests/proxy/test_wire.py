@@ -1,4 +1,4 @@
-"""Small parts of the wire: ids, headers, bodies, refusals."""
+"""Small parts of the wire: ids, headers, refusals."""
 
 import json
 from datetime import UTC, datetime, timedelta
