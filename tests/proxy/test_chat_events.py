@@ -374,3 +374,38 @@ def test_any_cut_gives_the_same_bytes_and_every_text_arrives(
     folded = completion(data)["choices"][0]["message"]
     assert (folded["content"] or "") == "".join(texts)
     assert [call["function"]["arguments"] for call in folded.get("tool_calls", [])] == calls
+
+
+_NAMES = [
+    "response.created", "response.output_item.added", "response.output_item.done", "response.output_text.delta", "error",
+    "response.refusal.delta", "response.function_call_arguments.delta", "response.custom_tool_call_input.delta",
+    "response.reasoning_summary_text.delta", "response.completed", "response.incomplete", "response.failed", "response.odd",
+]  # fmt: skip
+_WORDS = """type id item response output output_index item_id delta message reasoning function_call custom_tool_call content summary
+output_text summary_text refusal text name arguments input call_id usage input_tokens output_tokens total_tokens error code status
+incomplete_details reason created_at model input_tokens_details cached_tokens"""
+_words = st.sampled_from(_WORDS.split())
+_odd = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _words | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_words, inner, max_size=5),
+    max_leaves=15,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(_NAMES), st.dictionaries(_words, _odd, max_size=5)), max_size=8))
+@settings(max_examples=200, deadline=None)
+def test_whatever_an_upstream_says_the_chunks_are_well_formed(said: list[tuple[str, dict[str, Any]]]) -> None:
+    data = stream(*[{**value, "type": name} for name, value in said])
+    raw = b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"stream_options":{"include_usage":true}}'
+    wire = chat.wire(chat.inspect(raw), model="m", kind=CHATGPT)
+    found = read(through(wire, data))
+    kinds = [next(iter(chunk)) if isinstance(chunk, dict) else chunk for chunk in found]
+    assert set(kinds) <= {"id", "error", "[DONE]"}
+    assert all(kind == "id" for kind in kinds[:-1])
+    assert wire.meter.is_terminal == any(name in metering.TERMINAL for name, _ in said)
+    assert (kinds[-1:] in (["error"], ["[DONE]"])) == wire.meter.is_terminal
+    try:
+        folded = completion(data)
+    except ValueError:
+        return
+    assert folded["object"] == "chat.completion"

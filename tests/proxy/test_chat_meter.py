@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from billing import tokens
 from proxy import metering, sse
@@ -146,6 +148,27 @@ def test_what_is_no_chunk_changes_nothing(data: bytes) -> None:
     meter.see_response(data)
     metered(b"data: " + data + b"\n\n", meter)
     assert (meter.status, meter.usage, meter.has_output) == ("", None, False)
+
+
+_WORDS = """id model choices usage error index delta message finish_reason content refusal reasoning_content tool_calls function_call
+function custom name arguments input text stop length prompt_tokens completion_tokens"""
+_words = st.sampled_from(_WORDS.split())
+_odd = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _words | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_words, inner, max_size=5),
+    max_leaves=15,
+)
+
+
+@given(st.lists(st.dictionaries(_words, _odd, max_size=6), max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_whatever_an_upstream_says_is_metered(said: list[dict[str, Any]]) -> None:
+    meter = metered(b"".join(b"data: %s\n\n" % json.dumps(one).encode() for one in said) + DONE)
+    assert meter.is_terminal
+    assert meter.output_estimate >= 0
+    assert all(text.isprintable() and len(text) <= 120 for text in (meter.response_id, meter.model, meter.service_tier))
+    for one in said:
+        ChatMeter().see_response(json.dumps(one).encode())
 
 
 def test_deltas_that_come_whole_are_measured_all_the_same() -> None:
