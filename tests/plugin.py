@@ -127,9 +127,7 @@ def pytest_configure(config: pytest.Config) -> None:
     workers = 0 if config.option.collectonly else len(getattr(config.option, "tx", None) or ())
     if workers:
         if OWN not in os.environ:
-            raise pytest.UsageError(
-                "with several workers leave DATABASE_URL and REDIS_URL unset: they need servers of their own."
-            )
+            raise pytest.UsageError("with several workers leave DATABASE_URL and REDIS_URL unset: they need servers of their own.")
         os.environ[VALKEYS] = " ".join(_start_valkey(Path(os.environ[OWN]) / f"gw{number}") for number in range(workers))
     if _given_redis is None:
         return
