@@ -117,6 +117,19 @@ async def test_without_an_anchor_sessions_are_spread(gateway: Gateway, world: Ca
 NOT_FOUND = (400, "invalid_request_error", "previous_response_not_found")
 
 
+async def quickest(gateway: Gateway, tenant: Tenant, parent: str) -> float:
+    """Seconds of a refusal of this continuation, the best of a few: others may need the machine, too."""
+    took = []
+    for _ in range(20):
+        began = time.perf_counter()
+        got = await gateway.post(tenant, previous_response_id=parent)
+        took.append(time.perf_counter() - began)
+        assert refusal(got) == NOT_FOUND
+        if took[-1] < 0.1:
+            break
+    return min(took)
+
+
 # ---------------------------------------------------------------------------------------------------- previous response
 
 
@@ -150,16 +163,12 @@ async def test_two_keys_continue_one_thread(gateway: Gateway, world: Callable[..
 async def test_an_unknown_response_is_refused_at_once(gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream) -> None:
     """N54: one account in the pool supports the model: 400 previous_response_not_found, no upstream call, under 100 ms."""
     one: Tenant = await tenant()
-    took = []
-    for name in ("resp_unknown", "resp_unknown", "r" * 4000, "resp\u0000\ud7ff", "'; --", "é"):
-        began = time.perf_counter()
+    for name in ("resp_unknown", "r" * 4000, "resp\u0000\ud7ff", "'; --", "é"):
         got = await gateway.post(one, previous_response_id=name)
-        took.append(time.perf_counter() - began)
         assert refusal(got) == NOT_FOUND
         assert got.json()["error"]["param"] == "previous_response_id"
         assert "retry-after" not in got.headers
-    # The first one builds the counters and reads the configuration.
-    assert min(took[1:]) < 0.1
+    assert await quickest(gateway, one, "resp_unknown") < 0.1
     assert upstream.received(token=one.upstream_token) == []
     assert await is_clean(one)
     usage = await in_thread(one.usage)
@@ -189,14 +198,10 @@ async def test_a_response_whose_account_is_gone_is_refused_at_once(
     [owner] = one.served()
     await logged(one.tenant)
     await in_thread(one.set_status, owner, gone)
-    took = []
-    for _ in range(4):
-        began = time.perf_counter()
-        got = await gateway.post(one.tenant, previous_response_id=parent)
-        took.append(time.perf_counter() - began)
-        assert refusal(got) == NOT_FOUND
-        assert "is gone. Send the whole conversation again." in got.json()["error"]["message"]
-    assert min(took) < 0.1
+    got = await gateway.post(one.tenant, previous_response_id=parent)
+    assert refusal(got) == NOT_FOUND
+    assert "is gone. Send the whole conversation again." in got.json()["error"]["message"]
+    assert await quickest(gateway, one.tenant, parent) < 0.1
     assert one.served() == [owner]
     assert await is_clean(one.tenant)
     # Sent whole, it goes where it can.
