@@ -1,5 +1,6 @@
 """What the Codex flows share: a developer with accounts, a tap before the gateway, and what must be true when a turn is over."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -67,11 +68,16 @@ class Developer:
         """The usage log, which has come to just these; nothing is held or in flight, and all counters are its sum."""
         tenant = self.tenant
 
-        def complete() -> bool:
-            running = [one for one in (*self.served(), *self.upgrades()) if one.state == "running"]
-            return len(tenant.log()) >= len(statuses) and not running and tenant.usage().live == tenant.slots() == 0
+        def missing() -> dict[str, Any]:
+            running = [(one.method, one.account) for one in (*self.served(), *self.upgrades()) if one.state == "running"]
+            rows = len(tenant.log()) >= len(statuses) or [row.status for row in tenant.log()]
+            found = {"rows": rows is True or rows, "running": running, "live": tenant.usage().live, "slots": tenant.slots()}
+            return {} if found == {"rows": True, "running": [], "live": 0, "slots": 0} else found
 
-        await self.eventually(complete, 10)
+        deadline = time.monotonic() + 10
+        while left := await in_thread(missing):
+            assert time.monotonic() < deadline, left
+            await asyncio.sleep(0.05)
         rows: list[UsageRecord] = await in_thread(tenant.log)
         assert [row.status for row in rows] == list(statuses)
         for row in rows:

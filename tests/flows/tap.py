@@ -77,7 +77,7 @@ async def before(gateway: str) -> AsyncIterator[Tap]:
         try:
             there, back = await asyncio.open_connection(to.hostname, to.port)
             await _Connection(tap, to.netloc).carry(reader, writer, there, back)
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             running.discard(task)

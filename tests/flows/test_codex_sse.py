@@ -9,7 +9,19 @@ import httpx
 import pytest
 
 from tests.flows import codex, tap
-from tests.flows.codex import CONTEXT, DAY, GRACE_SECONDS, RESPONSES, Developer, booked, interrupted, spent, told, usage_limit
+from tests.flows.codex import (
+    ALMOST_ALL,
+    CONTEXT,
+    DAY,
+    GRACE_SECONDS,
+    RESPONSES,
+    Developer,
+    booked,
+    interrupted,
+    spent,
+    told,
+    usage_limit,
+)
 from tests.flows.conftest import Stack
 from tests.flows.tenants import in_thread
 
@@ -125,20 +137,24 @@ async def test_an_exhausted_pool_is_one_message_with_the_earliest_reset(develope
 
 @one_account
 async def test_the_developers_own_limit_is_one_message_with_its_reset(developer: Developer) -> None:
-    """A limit of the week, so that its reset is not today; and the pool is not asked."""
-    await in_thread(developer.tenant.set_limit, scope="key", metric="requests", window="month", amount="1")
+    """Of seven days, so that its reset is not today; and the pool is not asked."""
+    await in_thread(developer.tenant.set_limit, scope="key", metric="credits", window="7d", amount="38")
+    developer.upstream.script(ALMOST_ALL)
     client = developer.codex()
     first = await in_thread(client.run, "Hello")
     second = await in_thread(client.run, "Hello again", resume=first.session)
-    [limit] = (await in_thread(developer.tenant.usage)).limits
-    assert limit.resets_at is not None
-    if limit.resets_at - time.time() > DAY:
-        assert second.failure == usage_limit(limit.resets_at)
+    async with httpx.AsyncClient() as asking:
+        body = developer.served()[0].body
+        answer = await asking.post(f"{developer.tap.url}{RESPONSES}", headers=developer.tenant.headers, content=body)
+    resets_at = answer.json()["error"]["resets_at"]
+    # The window moves on in steps.
+    assert 0 <= resets_at - time.time() - 7 * DAY < 4 * 3600
     assert (second.exit_code, second.text, told(second)) == (1, "", [])
-    assert second.failure.startswith("You’ve hit your usage limit. Try again at ")
-    assert developer.tap.requests == [(RESPONSES, 200), (RESPONSES, 429)]
+    assert second.failure == usage_limit(resets_at)
+    assert developer.tap.requests == [(RESPONSES, 200), (RESPONSES, 429), (RESPONSES, 429)]
     assert len(developer.tries()) == 1
-    await developer.rows("ok")
+    [row] = await developer.rows("ok")
+    assert row.credits == 37_500_000
 
 
 @pytest.mark.parametrize(
@@ -269,7 +285,7 @@ async def test_compaction_by_the_server_and_by_codex_itself(developer: Developer
 
 @one_account
 async def test_status_shows_the_keys_own_windows(developer: Developer) -> None:
-    """N6: what `/status` reads: the limit of five hours and the plan's week, never the pool's 55 %; the usage answer says the same."""
+    """N6: `/status` reads the limit of five hours and the plan's week, never the pool's 55 %. So does the usage answer."""
     tenant = developer.tenant
     await in_thread(tenant.set_limit, scope="key", metric="credits", window="5h", amount="10")
     [account] = developer.accounts

@@ -1,6 +1,6 @@
 """The real Codex CLI over WebSocket: what the developer reads, which frames went, what the accounts were asked, what is booked.
 
-Codex opens each session with a warm-up, whose response every next frame goes on from; so its rows are in the log, at no cost.
+Codex opens each session with a warm-up, whose response every next frame goes on from; which is counted, logged and paid as nothing.
 """
 
 import time
@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tests.flows import codex, tap
-from tests.flows.codex import CONTEXT, DAY, GRACE_SECONDS, Developer, booked, interrupted, spent, told, usage_limit
+from tests.flows.codex import ALMOST_ALL, CONTEXT, DAY, GRACE_SECONDS, Developer, booked, interrupted, spent, told, usage_limit
 from tests.flows.conftest import Stack
 from tests.flows.tenants import in_thread
 
 # The first run installs the client.
 pytestmark = [pytest.mark.clients, pytest.mark.stack, pytest.mark.timeout(600)]
 
+DONE = ("response.completed",)
 LOST = ("error", 400, "previous_response_not_found")
 EXHAUSTED = ("error", 429, "pool_exhausted")
 
@@ -50,20 +51,14 @@ def kind_of(frame: dict[str, Any]) -> str:
 
 def ends(developer: Developer) -> list[list[tuple[Any, ...]]]:
     """How each frame ended, on each socket: the terminal event, or an error's status and code."""
-    terminal = ("response.completed", "response.failed", "response.incomplete")
-    found = []
-    for one in developer.tap.sockets:
-        found.append(
-            [
-                (frame["type"], frame["status"], frame["error"]["code"]) if frame["type"] == "error" else (frame["type"],)
-                for frame in one.told
-                if frame["type"] in (*terminal, "error")
-            ]
-        )
-    return found
+    terminal = ("response.completed", "response.failed", "response.incomplete", "error")
+    return [[end_of(frame) for frame in one.told if frame["type"] in terminal] for one in developer.tap.sockets]
 
 
-DONE = ("response.completed",)
+def end_of(frame: dict[str, Any]) -> tuple[Any, ...]:
+    if frame["type"] == "error":
+        return "error", frame["status"], frame["error"]["code"]
+    return (frame["type"],)
 
 
 @one_account
@@ -93,11 +88,10 @@ async def test_plain_resumed_and_tool_turns_are_one_session(developer: Developer
         assert upgrade.headers["openai-beta"] == "responses_websockets=2026-02-06"
         assert upgrade.headers["user-agent"].startswith("codex_exec/0.171.0")
         assert developer.tenant.key.secret not in str(upgrade.raw_headers)
-    rows = await developer.rows(*["ok"] * 7)
-    turns = [rows[number] for number in (1, 3, 5, 6)]
-    assert [row.credits for row in rows if row not in turns] == [0] * 3
-    assert all(row.credits > 0 for row in turns)
-    assert (spent(first), spent(second), spent(third)) == (booked(rows[:2]), booked(rows[:4]), booked(rows))
+    rows = await developer.rows("ok", "ok", "ok", "ok")
+    assert all(row.credits > 0 for row in rows)
+    assert (spent(first), spent(second), spent(third)) == (booked(rows[:1]), booked(rows[:2]), booked(rows))
+    assert (await in_thread(developer.tenant.usage)).requests == 4
 
 
 async def test_an_account_exhausted_between_turns_is_not_noticed(developer: Developer) -> None:
@@ -114,21 +108,16 @@ async def test_an_account_exhausted_between_turns_is_not_noticed(developer: Deve
     other = developer.other(full)
     assert developer.served()[-1].account == other
     assert {one.account for one in developer.served()[:-1]} == {full}
-    rows = await developer.rows(*await statuses(developer))
-    assert developer.account_of(rows[-1]) == other
+    rows = await developer.rows("ok", "ok")
+    assert [developer.account_of(row) for row in rows] == [full, other]
     assert booked(rows) == spent(second)
     # Now it is known: the whole session is the other account's.
     third = await in_thread(client.run, "Hello three", resume=first.session)
     assert (third.text, told(third)) == ("You said: Hello three", [])
     assert asked(developer)[3:] == [["warm-up", "next"]]
     assert [one.account for one in developer.served()[-2:]] == [other, other]
-    rows = await developer.rows(*await statuses(developer))
+    rows = await developer.rows("ok", "ok", "ok")
     assert booked(rows) == spent(third)
-
-
-async def statuses(developer: Developer) -> list[str]:
-    """Of the rows that the accounts' answers make: a frame that no account saw has none."""
-    return ["ok" if one.status == 200 else "failed" for one in developer.served()]
 
 
 async def test_an_account_exhausted_inside_a_turn_is_not_noticed(developer: Developer) -> None:
@@ -154,10 +143,10 @@ async def test_an_account_exhausted_inside_a_turn_is_not_noticed(developer: Deve
     # It goes on from the tool's output; nothing was run twice.
     whole = developer.served()[-1].json
     assert [item["type"] for item in whole["input"][-2:]] == ["function_call", "function_call_output"]
-    rows = await developer.rows("ok", "ok", "failed", "ok")
-    assert [row.credits > 0 for row in rows] == [False, True, False, True]
+    rows = await developer.rows("ok", "failed", "ok")
+    assert [row.credits > 0 for row in rows] == [True, False, True]
     assert booked(rows) == spent(run)
-    assert [developer.account_of(row) for row in rows if row.credits] == [full, other]
+    assert [developer.account_of(row) for row in rows] == [full, full, other]
 
 
 async def test_an_exhausted_pool_is_one_message_with_the_earliest_reset(developer: Developer) -> None:
@@ -179,31 +168,31 @@ async def test_an_exhausted_pool_is_one_message_with_the_earliest_reset(develope
     assert developer.tap.requests == []
     [frame] = developer.tap.sockets[-1].told
     assert frame["error"]["resets_at"] == resets_at
-    rows = await developer.rows(*await statuses(developer))
-    assert {row.credits for row in rows} == {0}
+    [row] = await developer.rows("failed")
+    assert row.credits == 0
 
 
 @one_account
 async def test_the_developers_own_limit_is_one_message_with_its_reset(developer: Developer) -> None:
+    """Of seven days, so that its reset is not today; and the pool is not asked."""
+    await in_thread(developer.tenant.set_limit, scope="key", metric="credits", window="7d", amount="38")
+    developer.upstream.script(ALMOST_ALL, transport="socket")
     client = developer.codex(websockets=True)
     first = await in_thread(client.run, "Hello")
-    used = sum(row.credits for row in await developer.rows("ok", "ok"))
-    await in_thread(developer.tenant.set_limit, scope="key", metric="credits", window="7d", amount=f"{used / 1_000_000:.6f}")
     second = await in_thread(client.run, "Hello again", resume=first.session)
-    reached = len(developer.served())
+    frame = developer.tap.sockets[-1].told[-1]
+    assert (frame["type"], frame["status"], frame["error"]["code"]) == ("error", 429, "limit_reached")
+    assert (frame["error"]["scope"], frame["headers"]["x-should-retry"]) == ("key", "false")
+    resets_at = frame["error"]["resets_at"]
+    # The window moves on in steps.
+    assert 0 <= resets_at - time.time() - 7 * DAY < 4 * 3600
     assert (second.exit_code, second.text, told(second)) == (1, "", [])
-    [frame] = developer.tap.sockets[-1].told
-    assert (frame["type"], frame["status"], frame["error"]["code"], frame["error"]["scope"]) == (
-        "error",
-        429,
-        "limit_reached",
-        "key",
-    )
-    assert frame["headers"]["x-should-retry"] == "false"
-    if frame["error"].get("resets_at"):
-        assert second.failure == usage_limit(frame["error"]["resets_at"])
-    assert reached == len(developer.served())
+    assert second.failure == usage_limit(resets_at)
     assert developer.tap.requests == []
+    assert asked(developer)[0] == ["warm-up", "next"]
+    assert asked(developer)[1:] == [["warm-up"], ["whole"]]
+    [row] = await developer.rows("ok")
+    assert row.credits == 37_500_000
 
 
 @pytest.mark.parametrize("answer", [{"error": "400_context"}, {"fail": CONTEXT}], ids=["status", "stream"])
@@ -218,8 +207,8 @@ async def test_a_context_overflow_is_the_developers_to_mend(developer: Developer
     ended = ("error", 400, "context_length_exceeded") if "error" in answer else ("response.failed",)
     assert ends(developer) == [[DONE, ended]]
     assert len(developer.served()) == 2
-    rows = await developer.rows("ok", "failed")
-    assert {row.credits for row in rows} == {0}
+    [row] = await developer.rows("failed")
+    assert row.credits == 0
 
 
 @one_account
@@ -254,11 +243,11 @@ async def test_what_an_account_cannot_finish_is_done_by_the_next_connection(deve
         assert (run.exit_code, run.text, run.failure, told(run)) == (0, "You said: Hello", "", []), answer
         assert asked(developer)[before:] == [["warm-up", "next"], ["whole"]], answer
         assert ends(developer)[before:] == [[DONE, ended], [DONE]], answer
-        rows = await another.rows("ok", status, "ok")
+        rows = await another.rows(status, "ok")
         # What was cut after output is paid by its estimate; Codex counts what it was told of.
-        assert [row.is_estimated for row in rows] == [False, status == "upstream_cut", False]
-        assert [row.credits > 0 for row in rows] == [False, status == "upstream_cut", True]
-        assert booked(rows[2:]) == spent(run)
+        assert [row.is_estimated for row in rows] == [status == "upstream_cut", False]
+        assert [row.credits > 0 for row in rows] == [status == "upstream_cut", True]
+        assert booked(rows[1:]) == spent(run)
     assert developer.tap.requests == []
 
 
@@ -271,8 +260,8 @@ async def test_an_interrupted_codex_stops_the_upstream(developer: Developer) -> 
     for one in gone:
         assert one.ended_at is not None
         assert one.ended_at - left_at <= GRACE_SECONDS + 1
-    warm, row = await developer.rows("ok", "client_closed")
-    assert (warm.credits, row.is_estimated, row.credits > 0) == (0, True, True)
+    [row] = await developer.rows("client_closed")
+    assert (row.is_estimated, row.credits > 0) == (True, True)
 
 
 @pytest.mark.parametrize("provider", ["OpenAI", "Weir"])
@@ -285,6 +274,7 @@ async def test_compaction_by_the_server_and_by_codex_itself(developer: Developer
     assert developer.tap.requests == []
     kinds = [[item["type"] for item in one.json["input"]] for one in developer.served()]
     if provider == "OpenAI":
+        # The whole session after its compaction is one frame on the same socket.
         assert asked(developer) == [["warm-up", "next"], ["warm-up", "next", "whole"]]
         assert kinds[3][-1] == "compaction_trigger"
         assert "compaction" in kinds[4]
@@ -292,11 +282,10 @@ async def test_compaction_by_the_server_and_by_codex_itself(developer: Developer
         assert sorted(asked(developer)) == sorted([["warm-up", "next"], ["warm-up", "next"], ["whole"]])
         assert {kind for line in kinds for kind in line} == {"message"}
     assert {end for socket in ends(developer) for end in socket} == {DONE}
-    rows = await developer.rows(*["ok"] * 5)
+    rows = await developer.rows("ok", "ok", "ok")
     # Codex does not count what the server's compaction took; it is paid like any other.
-    counted = [row for row, line in zip(rows, kinds, strict=True) if "compaction_trigger" not in line]
-    assert booked(counted) == spent(second)
-    assert sum(row.credits > 0 for row in rows) == 3
+    assert booked([rows[0], rows[2]] if provider == "OpenAI" else rows) == spent(second)
+    assert all(row.credits > 0 for row in rows)
 
 
 @one_account
@@ -309,12 +298,12 @@ async def test_status_shows_the_keys_own_windows(developer: Developer) -> None:
     client = developer.codex(websockets=True)
     first = await in_thread(client.run, "Hello one")
     await in_thread(client.run, "Hello two", resume=first.session)
-    rows = await developer.rows(*["ok"] * 4)
+    rows = await developer.rows("ok", "ok")
     usage = await in_thread(tenant.usage)
     before, after = client.rate_limits(first.session)
     assert (before["primary"]["used_percent"], before["secondary"]["used_percent"]) == (0.0, 0.0)
     # Each answer tells of what was used before it; of 10 credits, in hundredths of a percent.
-    assert after["primary"]["used_percent"] == rows[1].credits * 10_000 // 10_000_000 / 100 > 3
+    assert after["primary"]["used_percent"] == rows[0].credits * 10_000 // 10_000_000 / 100 > 3
     assert (after["primary"]["window_minutes"], after["secondary"]["window_minutes"]) == (300, 10_080)
     assert after["secondary"]["resets_at"] == usage.plan.ends_at
     assert (after["plan_type"], after["credits"]) == ("team", {"has_credits": False, "unlimited": False, "balance": "0"})
