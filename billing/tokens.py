@@ -58,6 +58,9 @@ def normalise(raw: Any, dialect: str = "responses") -> TokenUsage | None:
 
 _READ = ("input_tokens", "prompt_tokens")
 _WRITTEN = ("output_tokens", "completion_tokens")
+_CACHED = ("cached_tokens",)
+_CACHE_WRITE = ("cache_write_tokens", "cache_creation_tokens")
+_REASONING = ("reasoning_tokens",)
 # Where servers that speak OpenAI's dialects put what OpenAI keeps in the details: DeepSeek, Moonshot, gateways before Anthropic.
 _CACHED_ELSEWHERE = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
 _CACHE_WRITE_ELSEWHERE = ("cache_creation_input_tokens", "cache_write_tokens")
@@ -76,11 +79,12 @@ def _openai(raw: Mapping[str, Any], read: Any, written: Any) -> TokenUsage | Non
         return None
     of_input, of_output = _details(raw, _READ), _details(raw, _WRITTEN)
     total, output = _count(read, "input", MOST_INPUT_TOKENS), _count(written, "output", MOST_OUTPUT_TOKENS)
-    said_cached = _largest([(of_input, ("cached_tokens",)), ([raw], _CACHED_ELSEWHERE)], "cached input")
-    said_cache_write = _largest(
-        [(of_input, ("cache_write_tokens", "cache_creation_tokens")), ([raw], _CACHE_WRITE_ELSEWHERE)], "cache write"
+    said_cached = max(_largest(of_input, _CACHED, "cached input"), _largest([raw], _CACHED_ELSEWHERE, "cached input"))
+    said_cache_write = max(_largest(of_input, _CACHE_WRITE, "cache write"), _largest([raw], _CACHE_WRITE_ELSEWHERE, "cache write"))
+    said_reasoning = max(
+        _largest(of_output, _REASONING, "reasoning", MOST_OUTPUT_TOKENS),
+        _largest([raw], _REASONING, "reasoning", MOST_OUTPUT_TOKENS),
     )
-    said_reasoning = _largest([(of_output, ("reasoning_tokens",)), ([raw], ("reasoning_tokens",))], "reasoning", MOST_OUTPUT_TOKENS)
     if said_reasoning and _is_count(raw.get("total_tokens"), total + output + said_reasoning):
         # xAI counts reasoning beside the answer, and its own total proves it: what was written is both.
         output = _bounded(output + said_reasoning, "output", MOST_OUTPUT_TOKENS)
@@ -118,7 +122,7 @@ def _messages(raw: Mapping[str, Any]) -> TokenUsage | None:
     fresh = _count(raw.get("input_tokens"), "input", MOST_INPUT_TOKENS)
     _bounded(fresh + cached + cache_write, "input", MOST_INPUT_TOKENS)
     output = _count(raw.get("output_tokens"), "output", MOST_OUTPUT_TOKENS)
-    said_reasoning = _largest([(_details(raw, _WRITTEN), ("thinking_tokens", "reasoning_tokens"))], "reasoning", MOST_OUTPUT_TOKENS)
+    said_reasoning = _largest(_details(raw, _WRITTEN), ("thinking_tokens", "reasoning_tokens"), "reasoning", MOST_OUTPUT_TOKENS)
     reasoning = min(said_reasoning, output)
     return TokenUsage(
         input=fresh,
@@ -140,19 +144,36 @@ _DIALECTS: Final[Mapping[str, Callable[[Mapping[str, Any]], TokenUsage | None]]]
 # ------------------------------------------------------------------------------------------------------------------ counts
 
 
+# Loops and not generators: this runs for every request.
+
+
 def _first(raw: Mapping[str, Any], names: Iterable[str]) -> Any:
-    return next((value for name in names if (value := raw.get(name)) is not None), None)
+    for name in names:
+        value = raw.get(name)
+        if value is not None:
+            return value
+    return None
 
 
 def _details(raw: Mapping[str, Any], names: Iterable[str]) -> list[Mapping[str, Any]]:
     """The `…_details` of a count in any spelling; what is no object tells nothing."""
-    found = (raw.get(f"{name}_details") for name in names)
-    return [details for details in found if isinstance(details, Mapping)]
+    found = []
+    for name in names:
+        details = raw.get(f"{name}_details")
+        if isinstance(details, dict):
+            found.append(details)
+    return found
 
 
-def _largest(places: Iterable[tuple[list[Mapping[str, Any]], Iterable[str]]], what: str, most: int = MOST_INPUT_TOKENS) -> int:
+def _largest(holders: Iterable[Mapping[str, Any]], names: Iterable[str], what: str, most: int = MOST_INPUT_TOKENS) -> int:
     """One part under the names it may have: servers that fill two say the same in both, or 0 in the one they do not use."""
-    return max((_count(place.get(name), what, most) for holders, names in places for place in holders for name in names), default=0)
+    largest = 0
+    for holder in holders:
+        for name in names:
+            value = holder.get(name)
+            if value is not None:
+                largest = max(largest, _count(value, what, most))
+    return largest
 
 
 def _is_count(value: Any, expected: int) -> bool:

@@ -29,13 +29,19 @@ class Guard:
         self._known: dict[Origin, tuple[float, tuple[str, ...]]] = {}
         self._asking: dict[Origin, asyncio.Future[tuple[str, ...]]] = {}
         self._threads: ThreadPoolExecutor | None = None
+        own = (settings.UPSTREAM_CHATGPT_URL, settings.UPSTREAM_OPENAI_URL, settings.UPSTREAM_ANTHROPIC_URL)
+        self._own = frozenset(split(url)[0] for url in own)
+
+    def trusts(self, origin: Origin) -> bool:
+        """Whether this is where one of the install's own upstreams is, which are trusted wherever they are."""
+        return origin in self._own
 
     async def addresses(self, origin: Origin) -> tuple[str, ...] | None:
         """The addresses to connect to, best first; None for the operator's own: there the name is looked up as ever.
 
         Raises ConnectFailed for a host that cannot be found, or that has an address it must not have.
         """
-        if is_operators(origin):
+        if self.trusts(origin):
             return None
         known = self._known.get(origin)
         if known is not None and asyncio.get_running_loop().time() < known[0]:
@@ -74,9 +80,3 @@ class Guard:
         if not done.cancelled():
             # Whoever asked may have gone; then nobody else takes the error.
             done.exception()
-
-
-def is_operators(origin: Origin) -> bool:
-    """Whether this is where one of the install's own upstreams is, which are trusted wherever they are."""
-    own = (settings.UPSTREAM_CHATGPT_URL, settings.UPSTREAM_OPENAI_URL, settings.UPSTREAM_ANTHROPIC_URL)
-    return any(split(url)[0] == origin for url in own)
