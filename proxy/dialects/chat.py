@@ -1,7 +1,7 @@
 """The Chat Completions protocol: what is read of a request, what may be changed in it, how its stream is passed on. Pure.
 
 Accounts that speak it get the client's bytes, with their usage asked for. ChatGPT sign-in accounts do not speak it: for them the
-request is translated to Responses (`chat_translation`), and what they answer back (`chat_events`).
+request is translated to Responses (`chat_translation`), and what they answer back (`chat_events`, `chat_completion`).
 """
 
 import json
@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from proxy import metering
-from proxy.dialects import chat_events, chat_meter, chat_translation, fields
-from proxy.dialects.chat_events import Asked, Chunks
+from proxy.dialects import chat_completion, chat_events, chat_meter, chat_translation, chat_words, fields
+from proxy.dialects.chat_events import Chunks
 from proxy.dialects.chat_meter import ChatMeter, WholeMeter
+from proxy.dialects.chat_words import Asked
 from proxy.dialects.fields import REMOVED, Fields
 from proxy.dialects.inspection import Coded, Inspection, model_of, typed
 from proxy.dialects.wire import Wire
@@ -149,7 +150,7 @@ class ChatWire(Wire):
         raise ValueError("a stream that was not asked for")
 
     def failed(self, *, code: str, message: str, response_id: str, model: str, created_at: int, sequence_number: int) -> bytes:
-        return chat_events.error_chunk(code, message)
+        return chat_words.error_chunk(code, message)
 
 
 def _with_usage(raw: bytes | None) -> msgspec.Raw:
@@ -233,14 +234,14 @@ class SignInWire(Wire):
         return self._chunks.translated(events)
 
     def fold(self, events: list[Event]) -> bytes:
-        return chat_events.fold(events, self._asked)
+        return chat_completion.fold(events, self._asked)
 
     def whole(self, body: bytes) -> bytes:
         """The upstream should have streamed. A response that it sent whole is read all the same."""
-        response = chat_events.loaded(body)
+        response = chat_words.loaded(body)
         status = metering.TERMINAL.get(f"response.{response.get('status')}", "ok")
         try:
-            return chat_events.completion(response, [], self._asked, status=status)
+            return chat_completion.completion(response, [], self._asked, status=status)
         except ValueError:
             return body
 

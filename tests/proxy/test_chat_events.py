@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy import metering, sse
-from proxy.dialects import chat, chat_events
-from proxy.dialects.chat_events import Asked, Chunks
+from proxy.dialects import chat, chat_completion, chat_events
+from proxy.dialects.chat_events import Chunks
+from proxy.dialects.chat_words import Asked
 from proxy.sse import Event
 from routing.snapshots import CHATGPT
 from tests.proxy.test_chat import through
@@ -58,7 +59,13 @@ def read(out: bytes) -> list[Any]:
     blocks = out.decode().split("\n\n")
     assert blocks.pop() == ""
     data = [block.removeprefix("data: ") for block in blocks]
-    return [one if one == "[DONE]" else json.loads(one) for one in data]
+    return [one if one == "[DONE]" else strict(one) for one in data]
+
+
+def strict(data: str) -> Any:
+    found = json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert isinstance(found, dict)
+    return found
 
 
 def deltas(found: list[Any]) -> list[dict[str, Any]]:
@@ -72,7 +79,7 @@ def finish(found: list[Any]) -> str:
 
 
 def completion(data: bytes, **how: bool) -> Any:
-    return json.loads(chat_events.fold(events_of(data, metering.want_to_fold), asked(**how)))
+    return strict(chat_completion.fold(events_of(data, metering.want_to_fold), asked(**how)).decode())
 
 
 def text(delta: str, index: int = 0) -> dict[str, Any]:
@@ -315,6 +322,15 @@ def test_odd_events_are_not_in_the_way(event: str, data: str) -> None:
     assert [delta for delta in deltas(read(out)) if "role" not in delta] == [{"content": "x"}, {}]
 
 
+def test_what_is_no_json_is_not_passed_on() -> None:
+    odd = {**CALL, "call_id": float("nan"), "name": float("inf"), "id": None}
+    created = {"type": "response.created", "response": {"id": 3, "created_at": float("inf"), "model": float("nan")}}
+    data = stream(created, done(odd), completed())
+    [call] = deltas(chunks(data))[1]["tool_calls"]
+    assert (call["id"], call["function"]["name"]) == ("", "")
+    assert completion(data)["choices"][0]["message"]["tool_calls"][0]["id"] == ""
+
+
 @pytest.mark.parametrize("data", ["[]", "null", "{}", '{"response":[]}', '{"response":{"output":{},"usage":3}}'])
 def test_odd_ends_end_all_the_same(data: str) -> None:
     assert read(Chunks(asked(with_usage=True)).translated([Event("response.completed", 1, 0, data.encode())]))[-1] == "[DONE]"
@@ -323,7 +339,7 @@ def test_odd_ends_end_all_the_same(data: str) -> None:
 def test_no_terminal_event_folds_to_nothing() -> None:
     for events in ([], [Event("response.completed", 1, 0, b"{}")], [Event("response.completed", 1, 0, None)]):
         with pytest.raises(ValueError, match="no response"):
-            chat_events.fold(events, asked())
+            chat_completion.fold(events, asked())
 
 
 def test_a_response_that_came_whole_is_read_all_the_same() -> None:

@@ -150,8 +150,8 @@ def test_what_is_no_chunk_changes_nothing(data: bytes) -> None:
     assert (meter.status, meter.usage, meter.has_output) == ("", None, False)
 
 
-_WORDS = """id model choices usage error index delta message finish_reason content refusal reasoning_content tool_calls function_call
-function custom name arguments input text stop length prompt_tokens completion_tokens"""
+_WORDS = """id model choices usage error index delta message finish_reason content refusal reasoning_content tool_calls
+function_call function custom name arguments input text stop length prompt_tokens completion_tokens"""
 _words = st.sampled_from(_WORDS.split())
 _odd = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _words | st.text(max_size=3),
