@@ -90,6 +90,11 @@ class Meter:
         """Output tokens seen so far: the deltas' bytes by ratio, and at least one for each delta; reasoning is not in sight."""
         return max(self._deltas, -(-self._delta_bytes // BYTES_PER_OUTPUT_TOKEN))
 
+    @property
+    def usage_so_far(self) -> dict[str, Any] | None:
+        """What the upstream has counted of an answer that has not ended; None in dialects that count at the end alone."""
+        return None
+
     def see(self, event: Event) -> None:
         """Books one event."""
         self.events += 1

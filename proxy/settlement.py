@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Literal
@@ -261,8 +261,18 @@ class Tab:
         is_ours = attempt.ended_by in (EndedBy.CLIENT, EndedBy.US)
         if not meter.has_output and not is_ours and meter.status not in ("ok", "incomplete"):
             return None
-        estimated = estimate.usage_of(self.call.estimate.input_tokens, meter.output_estimate)
-        return self._priced(attempt, estimated, is_estimated=True)
+        return self._priced(attempt, self._estimated(meter), is_estimated=True)
+
+    def _estimated(self, meter: Meter) -> TokenUsage:
+        """Input by ratio, or as the upstream counted it where it says so at the beginning: most of it may have been cached."""
+        output = meter.output_estimate
+        try:
+            said = tokens.normalise(meter.usage_so_far, meter.dialect)
+        except ImplausibleUsage:
+            said = None
+        if said is None or self._is_more_than_sent(said):
+            return estimate.usage_of(self.call.estimate.input_tokens, output)
+        return replace(said, output=max(said.output, output))
 
     def _priced(self, attempt: Attempt, usage: TokenUsage, *, is_estimated: bool) -> Line:
         rate = self._rate_served(attempt.meter.model)

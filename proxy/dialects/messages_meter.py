@@ -48,6 +48,10 @@ class MessagesMeter(Meter):
     _ended: dict[str, Any] | None = field(default=None, repr=False)
     _stop_reason: str = ""
 
+    @property
+    def usage_so_far(self) -> dict[str, Any] | None:
+        return merged_usage(self._began, self._ended)
+
     def see(self, event: Event) -> None:
         """Books one event."""
         self.events += 1

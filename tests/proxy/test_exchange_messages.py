@@ -378,7 +378,9 @@ async def test_a_stream_that_is_cut_ends_with_an_error_in_their_shape(
     assert (found[-1]["error"]["type"], found[-1]["error"]["code"]) == ("api_error", "stream_incomplete")
     [row] = await logged(one)
     assert (row.status, row.is_estimated) == ("upstream_cut", True)
-    assert row.credits == cost(input=row.input_tokens, output=row.output_tokens) > 0
+    # Its input as the upstream counted it at the beginning, most of it cached; its output as it was seen.
+    assert (row.input_tokens, row.cached_input_tokens) == (USAGE["input_tokens"], USAGE["cache_read_input_tokens"])
+    assert row.credits == cost(input=500, cached=9500, output=row.output_tokens) > 0
     await check_counters(one, [row])
 
 
