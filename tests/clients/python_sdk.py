@@ -53,7 +53,7 @@ def _socket(client: openai.OpenAI, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told(events: Any) -> dict[str, Any]:
-    """Up to the terminal event, or the end."""
+    """Up to what ends an answer: its terminal event, or an error."""
     kinds: list[str] = []
     text, usage = "", None
     for event in events:
@@ -62,6 +62,7 @@ def _told(events: Any) -> dict[str, Any]:
             text += event.delta
         if event.type == "response.completed":
             usage = event.response.usage.to_dict()
+        if event.type in ("response.completed", "response.failed", "error"):
             break
     return {"kinds": kinds, "text": text, "usage": usage}
 
