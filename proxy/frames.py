@@ -116,7 +116,7 @@ class FrameDownstream(Downstream):
             self.wrote_at = now
             self._beating = self._loop.create_task(self._write(self._heartbeat))
             due = now + self._heartbeat_seconds
-        self._timer = self._loop.call_later(max(due - now, 0.01), self._look)
+        self._timer = self._loop.call_later(max(min(due - now, self._stall_seconds), 0.01), self._look)
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Frames have no head."""
