@@ -66,7 +66,7 @@ class Bench:
                 stderr=log,
                 preexec_fn=embedded.dies_with_parent(signal.SIGTERM),
             )
-        self.stack.callback(_end, process)
+        self.stack.callback(end, process)
         self.pids[name] = process.pid
         return process
 
@@ -74,7 +74,8 @@ class Bench:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-2000:]
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """SIGTERM, and SIGKILL if that is not heard. Doing it twice changes nothing."""
     process.terminate()
     try:
         process.wait(10)
@@ -85,6 +86,18 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 def start(stack: ExitStack) -> Bench:
     """Starts all of it; `stack` ends it. Raises embedded.CannotStart, TimeoutError."""
+    bench = services(stack)
+    upstream, relay = str(bench.ports["upstream"]), str(bench.ports["relay"])
+    bench.spawn("upstream", "-m", "bench.wire", "upstream", upstream)
+    bench.spawn("relay", "-m", "bench.wire", "relay", relay, upstream)
+    bench.spawn("gateway", "manage.py", "serve", "--port", str(bench.ports["gateway"]))
+    bench.spawn("ledger", "manage.py", "ledger")
+    wait(bench)
+    return bench
+
+
+def services(stack: ExitStack) -> Bench:
+    """Starts the servers that the gateway needs, and puts its tenant there. Raises embedded.CannotStart."""
     user = folders.server_user()
     place = next(
         one for one in (Path(tempfile.gettempdir()), Path("/var/tmp")) if user is None or folders.can_enter(one, user.pw_uid)
@@ -103,22 +116,16 @@ def start(stack: ExitStack) -> Bench:
     stack.callback(valkey.stop)
     bench.pids |= {"postgres": postgres.process.pid, "valkey": valkey.process.pid}
     bench.ports = {name: embedded.free_port() for name in ("upstream", "relay", "gateway")}
-    upstream, relay = str(bench.ports["upstream"]), str(bench.ports["relay"])
     environ |= {
         "DATABASE_URL": postgres.url,
         "REDIS_URL": valkey.url,
         "WEIR_VAR": str(folder / "var"),
         "DJANGO_SETTINGS_MODULE": "config.settings.dev",
-        "UPSTREAM_OPENAI_URL": f"http://127.0.0.1:{upstream}/v1",
+        "UPSTREAM_OPENAI_URL": f"http://127.0.0.1:{bench.ports['upstream']}/v1",
         "PYTHONPATH": str(folders.PROJECT),
     }
     os.environ.update(environ)
-    bench.spawn("upstream", "-m", "bench.wire", "upstream", upstream)
-    bench.spawn("relay", "-m", "bench.wire", "relay", relay, upstream)
     _prepare(bench)
-    bench.spawn("gateway", "manage.py", "serve", "--port", str(bench.ports["gateway"]))
-    bench.spawn("ledger", "manage.py", "ledger")
-    _wait(bench)
     return bench
 
 
@@ -160,7 +167,8 @@ def _prepare(bench: Bench) -> None:
     connection.close()
 
 
-def _wait(bench: Bench) -> None:
+def wait(bench: Bench) -> None:
+    """Until the gateway is ready. Raises TimeoutError."""
     deadline = time.monotonic() + READY_SECONDS
     with httpx.Client(timeout=5, trust_env=False) as client:
         while time.monotonic() < deadline:
@@ -174,8 +182,9 @@ def _wait(bench: Bench) -> None:
 
 
 def logged(bench: Bench) -> dict[str, Any]:
-    """What the log holds of the tenant: rows, and how many of them are not plain answers."""
+    """What the log holds of the tenant: rows, how many of them are not plain answers, and their micro-credits."""
     from django.db import connection
+    from django.db.models import Sum
 
     from billing.models import UsageRecord
     from config import scope
@@ -183,5 +192,6 @@ def logged(bench: Bench) -> dict[str, Any]:
     with scope.organization(bench.organization_id):
         rows = UsageRecord.objects.filter(organization_id=bench.organization_id)
         found = {"rows": rows.count(), "odd": rows.exclude(status="ok", is_estimated=False, part=0).count()}
+        found["credits"] = rows.aggregate(sum=Sum("credits"))["sum"] or 0
     connection.close()
     return found

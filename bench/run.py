@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench import gateway, load
+from bench import endurance, gateway, load
 from bench.gateway import Bench
 from bench.load import SCENARIOS, Load
 from config.launch import embedded
@@ -61,9 +61,17 @@ class Result:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="manage.py bench", description=(__doc__ or "").split("\n\n")[0])
+    made.add_argument(
+        "--streams",
+        type=int,
+        nargs="?",
+        const=endurance.COUNT,
+        metavar="N",
+        help=f"instead: the memory of N streams and N sockets held open at once ({endurance.COUNT})",
+    )
     made.add_argument("--smoke", action="store_true", help="short rounds: under a minute in all")
     made.add_argument("--rounds", type=int, metavar="N", help="turns of each target (7; 3 with --smoke)")
-    made.add_argument("--seconds", type=float, metavar="S", help="length of one turn (4; 0.8 with --smoke)")
+    made.add_argument("--seconds", type=float, metavar="S", help="length of one turn (4; 0.8 with --smoke; 12 with --streams)")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     return made
 
@@ -74,6 +82,10 @@ def main(arguments: list[str]) -> int:
     seconds = options.seconds or (0.8 if options.smoke else 4.0)
     if rounds < 1 or seconds <= 0:
         parser().error("--rounds must be at least 1 and --seconds above 0")
+    if options.streams is not None:
+        if options.streams < 1:
+            parser().error("--streams must be at least 1")
+        return endurance.main(count=options.streams, seconds=options.seconds or endurance.SECONDS, as_json=options.json)
     try:
         with ExitStack() as stack:
             bench = gateway.start(stack)

@@ -19,11 +19,19 @@ PACE_SECONDS = 0.01
 EVENT_BYTES = 150
 
 
-def _event(kind: str, fields: dict[str, Any]) -> bytes:
+def event(kind: str, fields: dict[str, Any]) -> bytes:
+    """As it goes on the wire."""
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields}, separators=(',', ':'))}\n\n".encode()
 
 
-def _response(status: str, **fields: Any) -> dict[str, Any]:
+def delta(number: int) -> bytes:
+    """An event of EVENT_BYTES."""
+    fields = {"sequence_number": number, "delta": ""}
+    short = len(event("response.output_text.delta", fields))
+    return event("response.output_text.delta", {**fields, "delta": "w" * max(1, EVENT_BYTES - short)})
+
+
+def response(status: str, **fields: Any) -> dict[str, Any]:
     return {"id": "resp_bench", "object": "response", "status": status, "model": MODEL, "service_tier": "default", **fields}
 
 
@@ -37,18 +45,14 @@ def events(scenario: str) -> list[bytes]:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": 1000 + count,
     }
-    made = [_event("response.created", {"sequence_number": 0, "response": _response("in_progress", output=[])})]
-    for number in range(1, count - 1):
-        fields = {"sequence_number": number, "delta": ""}
-        short = len(_event("response.output_text.delta", fields))
-        made.append(_event("response.output_text.delta", {**fields, "delta": "w" * max(1, EVENT_BYTES - short)}))
-    last = {"sequence_number": count - 1, "response": _response("completed", output=[], usage=usage)}
-    return [*made, _event("response.completed", last)]
+    first = event("response.created", {"sequence_number": 0, "response": response("in_progress", output=[])})
+    last = {"sequence_number": count - 1, "response": response("completed", output=[], usage=usage)}
+    return [first, *(delta(number) for number in range(1, count - 1)), event("response.completed", last)]
 
 
 def _json_answer() -> bytes:
     usage = {"input_tokens": 1000, "input_tokens_details": {"cached_tokens": 800}, "output_tokens": 5, "total_tokens": 1005}
-    body = json.dumps(_response("completed", output=[], usage=usage)).encode()
+    body = json.dumps(response("completed", output=[], usage=usage)).encode()
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
@@ -96,7 +100,7 @@ class Upstream(Requests):
     """
 
     JSON = _json_answer()
-    SINGLE = {name: [chunk(event) for event in events(name)] for name in EVENTS}
+    SINGLE = {name: [chunk(one) for one in events(name)] for name in EVENTS}
 
     def received(self, head: bytes, body: bytes) -> None:
         assert self.transport is not None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from proxy.connection import Connection, Exchange
+from proxy.connection import READ_BUFFER_BYTES, Connection, Exchange
 from proxy.errors import ConnectFailed, Cut
 from proxy.guard import Guard
 from proxy.origins import Origin, split
@@ -124,6 +124,7 @@ class Client:
         guard: Guard | None = None,
     ) -> None:
         self.connects = 0
+        self._buffer = bytearray(READ_BUFFER_BYTES)
         self._guard = guard
         self._connect_seconds = connect_seconds
         self._header_seconds = header_seconds
@@ -234,7 +235,7 @@ class Client:
         try:
             async with asyncio.timeout_at(deadline):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._freed),
+                    lambda: Connection(loop, self._freed, buffer=self._buffer),
                     route.address or origin.host,
                     origin.port,
                     ssl=tls,
