@@ -120,6 +120,21 @@ async def test_a_socket_without_a_key_or_a_place_is_declined(
     assert declined.value.response.status_code == status
 
 
+@pytest.mark.parametrize("path", asgi.RESPONSES_PATHS)
+async def test_a_strangers_key_opens_a_socket_to_what_is_its_own(stack: Stack, tenant: Tenant, path: str) -> None:
+    """J3 in part: its turn is carried by its own account."""
+    stranger = await in_thread(tenants.make)
+    headers = {"Authorization": stranger.headers["authorization"]}
+    async with websockets.connect(f"{stack.url.replace('http', 'ws', 1)}{path}", additional_headers=headers) as socket:
+        await socket.send(json.dumps({"type": "response.create", "model": MODEL, "input": "hi"}))
+        frames = [str(await socket.recv())]
+        while json.loads(frames[-1])["type"] != "response.completed":
+            frames.append(str(await socket.recv()))
+    assert not [mark for mark in marks(tenant) if mark in "".join(frames).encode()]
+    assert stack.upstream.received(token=tenant.upstream_token) == []
+    assert len(stack.upstream.received(token=stranger.upstream_token)) == 2
+
+
 def session_of(role: str) -> str:
     stranger = factories.member(factories.organization(), role=role)
     return made.signed_in(stranger).cookies["sessionid"].value
