@@ -1,5 +1,6 @@
 """The real Codex CLI, unmodified: pinned by package-lock.json, installed once into the data folder, driven by `codex exec`."""
 
+import base64
 import contextlib
 import fcntl
 import hashlib
@@ -7,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,8 @@ from tests.clients.policy import not_run
 
 HERE = Path(__file__).resolve().parent
 FILES = ("package.json", "package-lock.json", ".npmrc")
+ACCOUNT_ID = "acct-of-the-client"
+"""The account that a signed-in client thinks it has; it says so with every request."""
 FLAGS = ("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 
 
@@ -104,7 +108,8 @@ class Codex:
     """A developer's Codex: a home of its own below `folder`, set up as the page of a key says.
 
     `base_url` is …/backend-api/codex or …/v1. `provider`: named "OpenAI" it lets the server compact, by another name it does it
-    itself. `compact_at`: tokens above which it compacts.
+    itself. `compact_at`: tokens above which it compacts. `authority`: with the certificate of an authority (PEM) it is signed in to
+    ChatGPT instead, with the key for its token; `base_url` must then be …/backend-api/codex over https.
     """
 
     base_url: str
@@ -114,6 +119,7 @@ class Codex:
     provider: str = "OpenAI"
     websockets: bool = False
     compact_at: int | None = None
+    authority: Path | None = None
 
     @property
     def home(self) -> Path:
@@ -143,10 +149,26 @@ class Codex:
             "RUST_LOG": "error",
             "TZ": "UTC",
         }
-        return {"cwd": work, "env": {**environ, "WEIR_KEY": self.key}, "stdin": subprocess.DEVNULL, "text": True}
+        if self.authority is None:
+            environ["WEIR_KEY"] = self.key
+        else:
+            environ["CODEX_CA_CERTIFICATE"] = str(self.authority)
+            (self.home / "auth.json").write_text(json.dumps(self.sign_in()))
+        return {"cwd": work, "env": environ, "stdin": subprocess.DEVNULL, "text": True}
+
+    def sign_in(self) -> dict[str, Any]:
+        """An auth.json whose access token is the key. The client reads the claims of the other one only."""
+        auth = {"chatgpt_account_id": ACCOUNT_ID, "chatgpt_plan_type": "team", "chatgpt_user_id": "user-1", "user_id": "user-1"}
+        claims = {"email": "dev@example.com", "exp": int(time.time()) + 86_400, "https://api.openai.com/auth": auth}
+        parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({"alg": "none"}, claims)]
+        tokens = {"id_token": ".".join([*parts, "unsigned"]), "access_token": self.key, "refresh_token": "rt-none"}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return {"auth_mode": "chatgpt", "OPENAI_API_KEY": None, "tokens": {**tokens, "account_id": ACCOUNT_ID}, "last_refresh": now}
 
     def config(self) -> str:
         lines = [f'model = "{self.model}"', 'model_provider = "weir"']
+        if self.authority is not None:
+            lines.append(f'chatgpt_base_url = "{self.base_url.removesuffix("/codex")}"')
         if self.compact_at is not None:
             lines.append(f"model_auto_compact_token_limit = {self.compact_at}")
         lines += [
@@ -155,7 +177,7 @@ class Codex:
             f'name = "{self.provider}"',
             f'base_url = "{self.base_url}"',
             'wire_api = "responses"',
-            'env_key = "WEIR_KEY"',
+            'env_key = "WEIR_KEY"' if self.authority is None else "requires_openai_auth = true",
             *(["supports_websockets = true"] if self.websockets else []),
         ]
         return "\n".join(lines) + "\n"

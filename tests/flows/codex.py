@@ -42,6 +42,8 @@ class Developer:
     folder: Path
     eventually: Any
     accounts: dict[str, PoolAccount] = field(default_factory=dict)
+    authority: Path | None = None
+    """The certificate that its clients must trust, where the tap speaks TLS."""
 
     def codex(self, name: str = "codex", *, path: str = "/backend-api/codex", key: str = "", **options: Any) -> Codex:
         """A Codex with a home of its own."""

@@ -6,6 +6,7 @@ It changes one thing: a WebSocket client's offer to compress is not passed on, s
 import asyncio
 import contextlib
 import json
+import ssl
 import struct
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -64,8 +65,8 @@ class Tap:
 
 
 @contextlib.asynccontextmanager
-async def before(gateway: str) -> AsyncIterator[Tap]:
-    """A tap on a free port of loopback before the gateway at that URL."""
+async def before(gateway: str, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Tap]:
+    """A tap on a free port of loopback before the gateway at that URL, as https if it is given a certificate."""
     to = urlsplit(gateway)
     tap = Tap("")
     running: set[asyncio.Task[Any]] = set()
@@ -82,8 +83,8 @@ async def before(gateway: str) -> AsyncIterator[Tap]:
         finally:
             running.discard(task)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    tap.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    tap.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield tap
     finally:

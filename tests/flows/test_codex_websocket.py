@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.clients.codex import Codex
 from tests.flows import codex, tap
 from tests.flows.codex import ALMOST_ALL, CONTEXT, DAY, GRACE_SECONDS, Developer, booked, interrupted, spent, told, usage_limit
 from tests.flows.conftest import Stack
@@ -316,7 +317,26 @@ async def test_status_shows_the_keys_own_windows(developer: Developer) -> None:
 async def test_without_a_tap_the_frames_are_compressed(stack: Stack, upstream: Any, transactional_db: None, tmp_path: Path) -> None:
     """Codex offers permessage-deflate; the tap keeps the offer back, so once without it."""
     tenant, _ = await in_thread(codex.tenant_of, upstream, 1)
-    client = codex.Codex(f"{stack.url}/v1", tenant.key.secret, tmp_path / "plain", websockets=True)
+    client = Codex(f"{stack.url}/v1", tenant.key.secret, tmp_path / "plain", websockets=True)
     run = await in_thread(client.run, "Hello")
     assert (run.exit_code, run.text, run.failure, told(run)) == (0, "You said: Hello", "", [])
     assert [one.method for one in upstream.received() if one.path.endswith("/responses")] == ["GET", "WEBSOCKET", "WEBSOCKET"]
+
+
+@one_account
+async def test_where_no_account_takes_sockets_codex_goes_on_over_http(developer: Developer) -> None:
+    """The first frame finds that out: Codex connects again, is declined, and posts, without a word; from then on it is at once."""
+    developer.upstream.script({"status": 426, "body": {"error": {"message": "Use POST"}}}, repeat=0, transport="upgrade")
+    client = developer.codex(websockets=True)
+    first = await in_thread(client.run, "Hello one")
+    assert (first.exit_code, first.text, first.failure, told(first)) == (0, "You said: Hello one", "", [])
+    assert [one.status for one in developer.tap.sockets] == [101, 426]
+    assert ends(developer) == [[("error", 400, "websocket_connection_limit_reached")], []]
+    assert developer.tap.requests == [(RESPONSES, 200)]
+    second = await in_thread(client.run, "RUN_TOOL now", resume=first.session)
+    assert (second.exit_code, second.text, told(second)) == (0, "Tool finished: 1 Output: hi", [])
+    assert [one.status for one in developer.tap.sockets[2:]] == [426]
+    assert developer.tap.requests == [(RESPONSES, 200)] * 3
+    assert [status for _, status in developer.tries()] == [200] * 3
+    rows = await developer.rows("ok", "ok", "ok")
+    assert booked(rows) == spent(second)
