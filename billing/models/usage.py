@@ -95,6 +95,7 @@ class UsageRecord(models.Model):
             models.Index(fields=["organization", "-admitted_at"], name="usage_by_organization"),
             models.Index(fields=["member", "-admitted_at"], name="usage_by_member"),
             models.Index(fields=["organization", "response_id"], condition=~Q(response_id=""), name="usage_by_response"),
+            models.Index(fields=["organization", "status", "-admitted_at"], condition=~Q(status="ok"), name="usage_by_status"),
             BrinIndex(fields=["admitted_at"], name="usage_by_time"),
         ]
 
