@@ -6,7 +6,7 @@ strings quotes are escaped, so a name between bare quotes is one of JSON's own.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -102,11 +102,20 @@ def made_by_item(data: bytes) -> list[Anchor]:
 
 
 def made_by_answer(data: bytes, *, is_stored: bool) -> list[Anchor]:
-    """The same of a whole answer, or of a terminal event's data; and where it was stored its items, which can be referred to."""
+    """The same of a whole answer; and where it was stored its items, which can be referred to."""
+    return _made(data, _answer.decode, is_stored=is_stored)
+
+
+def made_by_end(data: bytes, *, is_stored: bool) -> list[Anchor]:
+    """The same of a terminal event's data."""
+    return _made(data, lambda data: _terminal.decode(data).response, is_stored=is_stored)
+
+
+def _made(data: bytes, read: Callable[[bytes], _Answer], *, is_stored: bool) -> list[Anchor]:
     if not is_stored and _COMPACTION not in data:
         return []
     try:
-        output = _answer.decode(data).output or _terminal.decode(data).response.output
+        output = read(data).output
     except (msgspec.DecodeError, RecursionError):
         return []
     found = list(_compactions(output))

@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 LOOKUP_SECONDS = 2.0
 """How long the usage log is asked for an owner; then nobody can say whether the response exists."""
-CONTINUED = frozenset({Kind.RESPONSE, Kind.COMPACTION, Kind.ITEM})
-"""What a client can name as soon as it has heard of it, so that recording it is waited for. A turn's token comes back after its
-answer."""
+CONTINUED = frozenset({Kind.RESPONSE, Kind.COMPACTION})
+"""What a client names in its very next request, so that recording it is waited for. A turn's token comes back after its answer;
+items that a stored response holds are mostly sent in full, and are not worth a wait before each answer's end."""
 
 
 UNREADABLE = "invalid_encrypted_content"
@@ -71,6 +71,13 @@ def _logged_owner(organization_id: int, response_id: str, resources: Resources) 
     return origins.account_of(organization_id, response_id, now=resources.now())
 
 
+async def _heard(told: "asyncio.Future[object]", pool: PoolSnapshot) -> None:
+    try:
+        await told
+    except (RedisUnavailable, ReplyError):
+        logger.warning("owners were not recorded", extra={"pool": pool.uuid})
+
+
 async def _record(resources: Resources, pool: PoolSnapshot, made: Iterable[Anchor], account_id: int) -> None:
     try:
         await resources.redis.batch(owners.record_commands(pool, made, account_id))
@@ -106,7 +113,7 @@ class Keeping:
             if event.name == metering.ITEM_DONE:
                 is_new |= self._add(anchors.made_by_item(event.data))
             elif event.name in metering.TERMINAL:
-                is_new |= self._add(anchors.made_by_answer(event.data, is_stored=self._is_stored))
+                is_new |= self._add(anchors.made_by_end(event.data, is_stored=self._is_stored))
         if response_id and response_id != self._response_id:
             self._response_id = response_id
             if self._is_continued:
@@ -123,10 +130,15 @@ class Keeping:
         if not self._pending:
             return
         made, self._pending = self._pending, {}
-        telling = _record(self._resources, self._lease.pool, made, self._lease.account.account_id)
-        task = self._resources.spawn(telling)
-        if any(anchor.kind in CONTINUED for anchor in made):
-            await asyncio.wait({task})
+        commands = owners.record_commands(self._lease.pool, made, self._lease.account.account_id)
+        # Issued at once and in one write, whether waited for or not.
+        telling = [self._resources.redis.call(*command) for command in commands]
+        for anchor, told in zip(made, telling, strict=True):
+            if anchor.kind not in CONTINUED:
+                self._resources.keep(told)
+        for anchor, told in zip(made, telling, strict=True):
+            if anchor.kind in CONTINUED:
+                await _heard(told, self._lease.pool)
 
     def _add(self, made: Iterable[Anchor]) -> bool:
         before = len(self._pending)

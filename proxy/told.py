@@ -5,7 +5,6 @@ Never of the pool (N6). `/v1/usage` tells the same in amounts (`proxy.usage`).
 
 import json
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 from typing import Any
 
 from billing import credits
@@ -34,17 +33,23 @@ def chosen(found: Iterable[Gauge]) -> tuple[Gauge | None, Gauge | None]:
     Of windows of one length the fullest stands for all: whose limit it is, and what it counts, does not matter to whom it stops.
     Of equally full ones: a week before the plan's period before the others. Limits of some models only are not among them.
     """
-    ranked = [(_rank(gauge), gauge) for gauge in found if not gauge.models]
-    if not ranked:
-        return None, None
-    shortest = min([gauge.seconds for _, gauge in ranked])
-    first = max([pair for pair in ranked if pair[1].seconds == shortest], key=itemgetter(0))
-    second = max([pair for pair in ranked if pair[1].seconds > shortest], key=itemgetter(0), default=(None, None))
-    return first[1], second[1]
-
-
-def _rank(gauge: Gauge) -> tuple[int, bool, bool, bool]:
-    return gauge.basis_points, gauge.seconds == WEEK, gauge.is_plan, gauge.metric == "credits"
+    first = second = None
+    first_rank = second_rank = -1
+    for gauge in found:
+        if gauge.models:
+            continue
+        rank = gauge.basis_points * 8 + (gauge.seconds == WEEK) * 4 + gauge.is_plan * 2 + (gauge.metric == "credits")
+        if first is None or gauge.seconds < first.seconds:
+            # What was the shortest so far is one of the longer ones now.
+            if first_rank > second_rank:
+                second, second_rank = first, first_rank
+            first, first_rank = gauge, rank
+        elif gauge.seconds == first.seconds:
+            if rank > first_rank:
+                first, first_rank = gauge, rank
+        elif rank > second_rank:
+            second, second_rank = gauge, rank
+    return first, second
 
 
 # ----------------------------------------------------------------------------------------------- with proxied answers

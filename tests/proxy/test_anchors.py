@@ -141,14 +141,14 @@ def test_a_stored_answer_brings_items_that_can_be_referred_to() -> None:
     told = [Anchor(Kind.ITEM, "rs_1"), Anchor(Kind.ITEM, "msg_1")]
     assert anchors.made_by_answer(json.dumps(whole).encode(), is_stored=True) == told
     event = {"type": "response.completed", "response": whole}
-    assert anchors.made_by_answer(json.dumps(event).encode(), is_stored=True) == told
-    assert anchors.made_by_answer(json.dumps(event).encode(), is_stored=False) == []
+    assert anchors.made_by_end(json.dumps(event).encode(), is_stored=True) == told
+    assert anchors.made_by_end(json.dumps(event).encode(), is_stored=False) == []
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"output":5}', b'{"response":{}}', b'{"item":5,"x":"compaction"}', b"\xff"])
 def test_odd_answers_bring_nothing(data: bytes) -> None:
     assert anchors.made_by_item(data) == []
-    assert anchors.made_by_answer(data, is_stored=True) == []
+    assert anchors.made_by_answer(data, is_stored=True) == anchors.made_by_end(data, is_stored=True) == []
 
 
 def test_a_head_issues_the_turns_token() -> None:
