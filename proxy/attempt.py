@@ -93,7 +93,14 @@ class Attempting:
         try:
             return await self._carry(credential)
         except UpstreamError as error:
-            return await self._broken(error)
+            # Its connection keeps the error, which by its traceback would keep this request.
+            return await self._broken(error.with_traceback(None))
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Drops what refers to this attempt again: in a circle it would stay, and the request's body with it, until the collector
+        comes by."""
 
     async def _carry(self, credential: Credential) -> Verdict:
         """Sends the request and passes its answer on. Raises UpstreamError."""

@@ -82,6 +82,8 @@ class Exchange:
         """The consumer is gone: a response that is not complete takes its connection along."""
         self._stop_timer()
         self._chunks.clear()
+        # Its traceback leads to who met it, and from there to this.
+        self._error = None
         if not self.is_complete:
             self._connection.abort()
 
@@ -250,6 +252,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        # It refers to this connection.
+        self._parser = None
         exchange, self._exchange = self._exchange, None
         self._freed(self)
         if exchange is None or exchange.is_complete:

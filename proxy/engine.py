@@ -90,7 +90,8 @@ class Engine:
         except (intake.ClientGone, ClientLeft):
             return
         except DomainError as error:
-            refusal = error
+            # Its traceback would keep this frame, and this frame it, with all of the request, until the collector comes by.
+            refusal = error.with_traceback(None)
             if error.status >= 500:
                 logger.warning("request refused", extra={"code": error.code, "reason": error.facts.get("reason")})
             answer = self._refusal(resources, error)

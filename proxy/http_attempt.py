@@ -44,6 +44,9 @@ class HttpAttempt(Attempting):
             if self._heart is not None:
                 self._heart.cancel()
 
+    def _let_go(self) -> None:
+        self._relay = None
+
     def _request(self, credential: Credential) -> Request:
         wire = self._wire
         return Request(

@@ -156,6 +156,9 @@ class SocketAttempt(Attempting):
                 # Its response may still be running.
                 self._pin.drop()
 
+    def _let_go(self) -> None:
+        self._relay = None
+
     def _lost(self) -> Answer:
         return errors.answer(OwnerGone(), now=self._resources.now(), request_id=self._tab.call.request_id)
 

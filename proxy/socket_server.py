@@ -26,11 +26,20 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     is_in_turn = False
     is_ending = False
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._extensions: dict[str, Any] = {}
+
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if self.response.status_code == 101:
-            extensions: dict[str, Any] = self.scope["extensions"]
-            extensions[CONNECTION] = self
+            self._extensions = self.scope["extensions"]
+            self._extensions[CONNECTION] = self
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        # What refers to itself stays until the collector comes by.
+        self._extensions.pop(CONNECTION, None)
 
     def shutdown(self) -> None:
         if self.is_in_turn and not self.transport.is_closing():

@@ -127,7 +127,7 @@ class ClientSocket:
                 raise UseHttp("This pool is served over HTTP. Use POST.")
             return None
         except DomainError as error:
-            refusal: DomainError = error
+            refusal: DomainError = error.with_traceback(None)
         except (DatabaseTrouble, RedisUnavailable, ReplyError):
             logger.warning("upgrade refused: the configuration cannot be read", exc_info=True)
             refusal = errors.Degraded("The gateway cannot read its configuration at the moment. Try again in a few seconds.")
