@@ -70,16 +70,19 @@ class Developer:
         """The usage log, which has come to just these; nothing is held or in flight, and all counters are its sum."""
         tenant = self.tenant
 
-        def missing() -> dict[str, Any]:
-            running = [(one.method, one.account) for one in (*self.served(), *self.upgrades()) if one.state == "running"]
-            rows = len(tenant.log()) >= len(statuses) or [row.status for row in tenant.log()]
-            found = {"rows": rows is True or rows, "running": running, "live": tenant.usage().live, "slots": tenant.slots()}
-            return {} if found == {"rows": True, "running": [], "live": 0, "slots": 0} else found
+        def left() -> str:
+            found = [row.status for row in tenant.log()]
+            if len(found) < len(statuses):
+                return f"rows are {found}"
+            if tenant.usage().live or tenant.slots():
+                return "something is in flight"
+            running = [one.method for one in (*self.served(), *self.upgrades()) if one.state == "running"]
+            return f"running at the upstream: {running}" if running else ""
 
         deadline = time.monotonic() + 10
-        while left := await in_thread(missing):
-            assert time.monotonic() < deadline, left
-            await asyncio.sleep(0.05)
+        while missing := await in_thread(left):
+            assert time.monotonic() < deadline, missing
+            await asyncio.sleep(0.1)
         rows: list[UsageRecord] = await in_thread(tenant.log)
         assert [row.status for row in rows] == list(statuses)
         for row in rows:

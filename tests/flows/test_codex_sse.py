@@ -73,6 +73,7 @@ async def test_plain_resumed_and_tool_turns_are_one_session(developer: Developer
 
 
 async def test_an_account_exhausted_between_turns_is_not_noticed(developer: Developer) -> None:
+    """N50: the whole conversation comes along, so another account goes on with it."""
     client = developer.codex()
     first = await in_thread(client.run, "Hello one")
     [(full, _)] = developer.tries()
@@ -115,6 +116,7 @@ async def test_an_account_exhausted_inside_a_turn_names_its_own_reset(developer:
 
 
 async def test_an_exhausted_pool_is_one_message_with_the_earliest_reset(developer: Developer) -> None:
+    """N31: what Codex says of it, from one request; once that is known no account is asked."""
     resets_at = int(time.time()) + 2 * DAY
     for number, account in enumerate(developer.accounts):
         developer.upstream.windows(account, short_percent=100, short_reset_at=resets_at + number * 3600)

@@ -12,7 +12,19 @@ import pytest
 
 from tests.clients.codex import Codex
 from tests.flows import codex, tap
-from tests.flows.codex import ALMOST_ALL, CONTEXT, DAY, GRACE_SECONDS, Developer, booked, interrupted, spent, told, usage_limit
+from tests.flows.codex import (
+    ALMOST_ALL,
+    CONTEXT,
+    DAY,
+    GRACE_SECONDS,
+    RESPONSES,
+    Developer,
+    booked,
+    interrupted,
+    spent,
+    told,
+    usage_limit,
+)
 from tests.flows.conftest import Stack
 from tests.flows.tenants import in_thread
 
@@ -96,7 +108,7 @@ async def test_plain_resumed_and_tool_turns_are_one_session(developer: Developer
 
 
 async def test_an_account_exhausted_between_turns_is_not_noticed(developer: Developer) -> None:
-    """The chain of the warm-up is in the full account: one silent resend, and the next account answers."""
+    """N50: The chain of the warm-up is in the full account: one silent resend, and the next account answers."""
     client = developer.codex(websockets=True)
     first = await in_thread(client.run, "Hello one")
     full = developer.served()[-1].account
@@ -151,7 +163,7 @@ async def test_an_account_exhausted_inside_a_turn_is_not_noticed(developer: Deve
 
 
 async def test_an_exhausted_pool_is_one_message_with_the_earliest_reset(developer: Developer) -> None:
-    """Codex asks once more after a refused warm-up, whatever refused it; once that is known nobody else is asked."""
+    """N31: Codex asks once more after a refused warm-up, whatever refused it; once that is known nobody else is asked."""
     resets_at = int(time.time()) + 2 * DAY
     for number, account in enumerate(developer.accounts):
         developer.upstream.windows(account, short_percent=100, short_reset_at=resets_at + number * 3600)
