@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ async def _look() -> Inside:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     kinds = Counter(str(getattr(task.get_coro(), "__qualname__", "?")) for task in tasks)
     resources = lifespan.resources()
-    pool = connection.pool.get_stats()
+    pool: Any = cast(Any, connection).pool.get_stats()
     return Inside(
         tasks=len(tasks),
         kinds=dict(kinds),

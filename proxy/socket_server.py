@@ -33,8 +33,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if self.response.status_code == 101:
-            self._extensions = self.scope["extensions"]
-            self._extensions[CONNECTION] = self
+            extensions: dict[str, Any] = self.scope["extensions"]
+            extensions[CONNECTION] = self
+            self._extensions = extensions
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
