@@ -326,6 +326,9 @@ class Tab:
 
     def _learn(self, usage: TokenUsage) -> None:
         inspection = self.call.inspection
+        if inspection.is_warm_up:
+            # Nothing was to come out, which says nothing of answers.
+            return
         body_bytes = None if inspection.previous_response_id else len(inspection.body)
         estimate.learned.learn(
             self.call.rate.model,

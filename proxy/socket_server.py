@@ -6,6 +6,7 @@ Named where uvicorn is started (`--ws proxy.socket_server:SocketProtocol`); its 
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 from websockets.http11 import Request
 
 CONNECTION = "weir.connection"
@@ -41,6 +42,19 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         # What refers to itself stays until the collector comes by.
         self._extensions.pop(CONNECTION, None)
+
+    def handle_text(self, event: Frame) -> None:
+        super().handle_text(event)
+        # The parser keeps its last frame until the next comes, which may have megabytes.
+        event.data = b""
+
+    def handle_cont(self, event: Frame) -> None:
+        super().handle_cont(event)
+        event.data = b""
+
+    def handle_bytes(self, event: Frame) -> None:
+        super().handle_bytes(event)
+        event.data = b""
 
     def shutdown(self) -> None:
         if self.is_in_turn and not self.transport.is_closing():

@@ -19,7 +19,7 @@ from config import redis as weir_redis
 from config.errors import DomainError
 from config.redis import RedisUnavailable, ReplyError
 from proxy import auth, errors, frames, lifespan, permits, request_ids, told
-from proxy.asgi import Receive, Scope, Send, headers_of
+from proxy.asgi import Message, Receive, Scope, Send, headers_of
 from proxy.attempt import Attempting
 from proxy.auth import Caller
 from proxy.dialects import responses
@@ -169,18 +169,23 @@ class ClientSocket:
 
     async def _listen(self) -> None:
         """Until the client leaves."""
-        while True:
-            message = await self._receive()
-            if message["type"] == "websocket.disconnect":
-                return
-            if self._turn is not None and self._downstream is not None and self._downstream.is_ended:
-                # It has its answer already, and what is left of the turn is its settlement.
-                await asyncio.wait({self._turn})
-            if self._turn is not None:
-                await self._refuse(ResponseRunning("A response is being made on this connection. One at a time."))
-                continue
-            text = message.get("text")
-            self._begin(None if text is None else text.encode())
+        # Nothing of a frame is kept here: it may have megabytes, and the next may be an hour away.
+        while await self._take(await self._receive()):
+            pass
+
+    async def _take(self, message: Message) -> bool:
+        """One message of the client's; False if it has left."""
+        if message["type"] == "websocket.disconnect":
+            return False
+        if self._turn is not None and self._downstream is not None and self._downstream.is_ended:
+            # It has its answer already, and what is left of the turn is its settlement.
+            await asyncio.wait({self._turn})
+        if self._turn is not None:
+            await self._refuse(ResponseRunning("A response is being made on this connection. One at a time."))
+            return True
+        text = message.get("text")
+        self._begin(None if text is None else text.encode())
+        return True
 
     async def _refuse(self, error: DomainError) -> None:
         answer = errors.answer(error, now=self._resources.now(), request_id=request_ids.new())

@@ -252,6 +252,8 @@ class UpstreamSocket(asyncio.Protocol):
         if frame.opcode in (Opcode.TEXT, Opcode.CONT):
             self._framed_at = self._heard_at
             self._parts.append(bytes(frame.data))
+            # The parser keeps its last frame until the next comes, which may have megabytes.
+            frame.data = b""
             if frame.fin:
                 data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
                 self._parts = []
