@@ -78,6 +78,23 @@ def duration(span: timedelta | float) -> str:
     return f"{minutes} min" if minutes else f"{seconds} s"
 
 
+def elapsed(milliseconds: int | None) -> str:
+    """How long a request took: `409 ms`, `18.4 s`, from two minutes on `2 min 5 s`; None is `–`."""
+    if milliseconds is None:
+        return NOTHING
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    return seconds(milliseconds) if milliseconds < 120_000 else f"{milliseconds // 60_000} min {milliseconds % 60_000 // 1000} s"
+
+
+def seconds(milliseconds: int | None) -> str:
+    """Always in seconds with one decimal, half up, for a column: `0.9 s`; None is `–`."""
+    if milliseconds is None:
+        return NOTHING
+    tenths = (milliseconds + 50) // 100
+    return f"{tenths // 10:,}.{tenths % 10} s"
+
+
 def moment(at: datetime, zone: ZoneInfo, now: datetime) -> str:
     """In the zone: `14:20` today, `Fri 18:34` within six days, else with its date."""
     local = at.astimezone(zone)

@@ -106,12 +106,12 @@ class AccountLabel:
     name: str
 
 
-FindAccounts = Callable[[int, Iterable[int]], Mapping[int, AccountLabel]]
+FindAccounts = Callable[[int, Iterable[int] | None], Mapping[int, AccountLabel]]
 _find_accounts: list[FindAccounts] = []
 
 
 def register_accounts(find: FindAccounts) -> None:
-    """`find(organization_id, ids)` names upstream accounts: billing itself does not know routing."""
+    """`find(organization_id, ids)` names upstream accounts, with None all of its own: billing itself does not know routing."""
     _find_accounts[:] = [find]
 
 
@@ -150,6 +150,12 @@ class Labels:
             self._accounts.update(_find_accounts[0](self.organization.pk, missing))
             self._gone |= missing - self._accounts.keys()
         return self._accounts
+
+    def own_accounts(self) -> Mapping[int, AccountLabel]:
+        """All of the organization's pools."""
+        own = dict(_find_accounts[0](self.organization.pk, None)) if _find_accounts else {}
+        self._accounts.update(own)
+        return own
 
 
 def _missing(ids: Iterable[int | None], known: Mapping[int, T]) -> set[int]:

@@ -7,6 +7,7 @@ QuotaError
 │  └─ NoActivePlan     nothing to draw on
 ├─ RateExceeded        too many per second or minute
 │  └─ ConcurrencyReached   too many at once
+├─ FilterRefused       the request log is asked for what it cannot be looked for by
 └─ LimitsError         somebody asked for a limit that cannot be
    ├─ AboveScope       a lead asked for more than their own scope has
    └─ RequestError     a request for more that cannot be made, or decided
@@ -105,6 +106,13 @@ class RateExceeded(Refused):
 
 class ConcurrencyReached(RateExceeded):
     code: ClassVar[str] = "concurrency_limit"
+
+
+class FilterRefused(QuotaError):
+    """The message says what there is not, or is not looked for by here."""
+
+    code: ClassVar[str] = "filter_refused"
+    status: ClassVar[int] = 400
 
 
 class LimitsError(QuotaError):

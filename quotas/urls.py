@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from quotas import limits_page, members_page, pages
+from quotas import limits_page, members_page, pages, request_pages
 
 urlpatterns = [
     path("o/<slug:slug>/key", pages.key, name="key"),
@@ -23,4 +23,6 @@ urlpatterns = [
     path("o/<slug:slug>/members/<uuid:uuid>/change", members_page.change_member, name="change_member"),
     path("o/<slug:slug>/members/<uuid:uuid>/remove", members_page.remove_member, name="remove_member"),
     path("o/<slug:slug>/overview", pages.overview_page, name="overview"),
+    path("o/<slug:slug>/requests", request_pages.request_log_page, name="request_log"),
+    path("o/<slug:slug>/requests/<str:name>", request_pages.request_page, name="request"),
 ]

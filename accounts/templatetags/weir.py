@@ -15,6 +15,8 @@ register = template.Library()
 
 register.filter("credits", display.credits)
 register.filter("tokens", display.tokens)
+register.filter("elapsed", display.elapsed)
+register.filter("seconds", display.seconds)
 register.filter("initials", lambda name: display.initials(str(name)))
 register.filter("rotation", keys.rotation_of)
 

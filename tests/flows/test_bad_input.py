@@ -113,6 +113,7 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "members": ("edit", "more", "new", "invite"),
     "members/{member}": ("edit", "more", "new"),
     "overview": ("by",),
+    "requests": ("range", "from", "to", "member", "team", "key", "model", "account", "status", "q", "before", "after"),
     "usage": ("by", "range", "month", "from", "to"),
     "usage/totals.csv": ("by", "range", "month", "from", "to", "bom"),
     "usage/requests.csv": ("range", "month", "from", "to", "bom"),

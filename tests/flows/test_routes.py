@@ -92,6 +92,8 @@ RULES: dict[str, Rule] = {
     "o/<slug:slug>/members/<uuid:uuid>/change": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/members/<uuid:uuid>/remove": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/overview": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/requests": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/requests/<str:name>": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/invoices": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/invoices/plan": FOREIGN,
     "o/<slug:slug>/invoices/plan/keep": Rule(get=(405,), post=(404,)),
