@@ -105,7 +105,7 @@ class Result:
 
 def main(*, count: int, seconds: float, as_json: bool) -> int:
     try:
-        _allow_descriptors(4 * count + 500)
+        _allow_descriptors(2 * count + 300)
         with ExitStack() as stack:
             result = measure(stack, count=count, seconds=seconds)
     except (embedded.CannotStart, TimeoutError, OSError, WrongAnswer, WebSocketException) as error:

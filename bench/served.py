@@ -18,8 +18,8 @@ from typing import Any, cast
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Counts of a web process: its event loop's tasks (`kinds`: by what they run), proxied requests that run, connections to
-    upstreams that are kept for the next request, and database connections in use (not those that lie in the pool)."""
+    """Counts of a web process: its event loop's tasks (`kinds`: by what they run); proxied requests that run; slots; connections to
+    upstreams and to the database that are kept for the next request; and those to the database that are in use."""
 
     tasks: int
     kinds: dict[str, int]
@@ -51,7 +51,7 @@ async def _look() -> Inside:
         kinds=dict(kinds),
         running=resources.running,
         slots=len(resources.leases),
-        kept=resources.upstream.idle_connections,
+        kept=resources.upstream.idle_connections + pool["pool_available"],
         database=pool["pool_size"] - pool["pool_available"],
     )
 
