@@ -209,7 +209,7 @@ class SocketAttempt(Attempting):
             event = relay.see(frame)
             if event.name == metering.WINDOWS:
                 # The pool's business: the client is told of its own.
-                self._resources.spawn(note_windows(self._resources, self._attempt, frame))
+                self._take_windows()
                 continue
             if event.name == "error":
                 return await self._refused(frame, relay, credential)
@@ -227,6 +227,8 @@ class SocketAttempt(Attempting):
             if relay.is_refused:
                 return self._failed_at_once(relay)
             if meter.is_terminal:
+                if meter.failure is not None:
+                    self._failed_late({}, meter.failure)
                 return Verdict()
             self._observe()
 

@@ -32,6 +32,7 @@ from proxy.lifespan import Resources
 from proxy.settlement import Tab
 from proxy.socket_attempt import Pin, SocketAttempt
 from proxy.socket_server import CONNECTION
+from proxy.turns import TURN_STATE_HEADER
 from quotas import admission, refusal_log
 from quotas.admission import Admission
 from quotas.errors import Stale
@@ -79,6 +80,8 @@ class ClientSocket:
         self._send = send
         self._resources = resources
         self._headers = headers_of(scope)
+        # It would bind every turn of the socket to what the first one belonged to; on WebSocket nobody echoes it.
+        self._headers.pop(TURN_STATE_HEADER, None)
         self._connection: Any = scope.get("extensions", {}).get(CONNECTION)
         self._pin = Pin(resources)
         self._turn: asyncio.Task[None] | None = None

@@ -196,6 +196,27 @@ async def test_fifty_sockets_aborted_in_mid_stream_leave_nothing(
     await eventually(lambda: {row.state for row in upstream.received(token=one.upstream_token)} == {"client_gone"})
 
 
+async def test_sockets_aborted_at_any_moment_leave_nothing(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
+) -> None:
+    """N60: at once, in the admission, while the upstream's socket opens, in the preamble, at the end."""
+    one: Tenant = await tenant(account="chatgpt")
+    url = gateway.url.replace("http", "ws", 1) + CODEX
+    headers = {"authorization": one.headers["authorization"]}
+
+    async def once(seconds: float) -> None:
+        connection = await connect(url, additional_headers=headers, proxy=None, compression=None)
+        await connection.send(create())
+        await asyncio.sleep(seconds)
+        connection.transport.abort()
+
+    await asyncio.gather(*(once(number * 0.003) for number in range(40)))
+    await eventually(lambda: gateway.resources.running == 0)
+    await eventually(lambda: is_clean(one))
+    await eventually(lambda: len(gateway.resources.sockets) == 0)
+    assert len(gateway.resources.leases) == 0
+
+
 async def test_a_client_that_leaves_before_anything_was_sent_owes_nothing(
     gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
 ) -> None:
