@@ -4,14 +4,14 @@ Owed (design section 6): the upstream's own count if it gave one; else an estima
 or was cut by the client or by us after it was written; nothing for what the upstream itself ended without output.
 """
 
-import json
 import logging
-import re
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Literal
+
+import msgspec
 
 from billing import events, pricing, tokens
 from billing.errors import ImplausibleUsage, ModelUnknown, ModelUnpriced
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 UNSENT_TOKENS = 16_384
 """Instructions that an upstream adds by itself; more input than this above one token for each byte sent is not believed."""
 MOST_RAW_USAGE_BYTES = 4096
-_UNKEPT = re.compile(r"\\u(?:0000|d[89a-f])")
+_NUL = b"\\u0000"
 
 
 class EndedBy(Enum):
@@ -152,6 +152,19 @@ class Tab:
     attempts: list[Attempt] = field(default_factory=list)
     status: str = ""
     first_token_ms: int | None = None
+    _clock: tuple[int, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hear_clock(self.hold.ack)
+
+    def hear_clock(self, server_ms: int) -> None:
+        """The Redis server's clock, as it has just been told."""
+        self._clock = server_ms, time.monotonic()
+
+    def server_now_ms(self) -> int:
+        """That clock by now: an upstream may have taken a minute to refuse."""
+        server_ms, heard_at = self._clock
+        return server_ms + int((time.monotonic() - heard_at) * 1000)
 
     @property
     def is_written(self) -> bool:
@@ -347,7 +360,11 @@ def _bounded(usage: dict[str, Any] | None) -> dict[str, Any] | None:
     """The raw usage as the log can take it: bounded, and without what PostgreSQL's JSON refuses, NUL and half surrogate pairs."""
     if usage is None:
         return None
-    text = json.dumps(usage)
-    if len(text) > MOST_RAW_USAGE_BYTES or _UNKEPT.search(text):
+    try:
+        text = msgspec.json.encode(usage)
+    except (ValueError, RecursionError):
+        # Half a surrogate pair; a number of thousands of digits.
+        text = None
+    if text is None or len(text) > MOST_RAW_USAGE_BYTES or _NUL in text:
         return {"dropped": "not to be kept in the log"}
     return usage

@@ -28,6 +28,9 @@ ORDINARY = frozenset({None, "", "auto", "default", "standard", "standard_only"})
 """The tier that every account has, as OpenAI and Anthropic name it."""
 
 
+AT_REST = "No account of the pool can serve now: each rests after its upstream refused it."
+
+
 @dataclass(slots=True)
 class Refusals:
     """Why accounts that could serve the model cannot do it now: when each can again, server milliseconds."""
@@ -40,7 +43,8 @@ class Refusals:
         soonest_cooling = min(self.cooling_ms, default=0)
         if soonest_cooling and soonest_cooling - now_ms <= SHORT_COOLDOWN_MS:
             return PoolBusy(max(1, math.ceil((soonest_cooling - now_ms) / 1000)))
-        return PoolExhausted(math.ceil(min(self.exhausted_ms + self.cooling_ms) / 1000))
+        resets_at = math.ceil(min(self.exhausted_ms + self.cooling_ms) / 1000)
+        return PoolExhausted(resets_at) if self.exhausted_ms else PoolExhausted(resets_at, message=AT_REST)
 
 
 def able(

@@ -89,7 +89,7 @@ def model_of(found: Fields) -> str:
 
 def typed(found: Fields, name: str, kind: type[T]) -> T | None:
     """A field of the body that must be of `kind` or null. Raises InvalidJson."""
-    raw = found.raw(name)
+    raw = found.raw(name) if name in found.spans else None
     if raw is None or raw == b"null":
         return None
     # Told by its first byte: decoding 16 MiB of something else to say so would hold every other request up.

@@ -186,3 +186,7 @@ def test_the_refusal_is_busy_for_a_moment_and_exhausted_beyond() -> None:
     late = Refusals(exhausted_ms=[NOW + 9_000_000, NOW + 8_000_000], cooling_ms=[NOW + 8_500_000]).error(NOW)
     assert isinstance(late, PoolExhausted)
     assert late.resets_at == UNIX + 8_000
+    assert late.message == "Every account of the pool has used up its limit."
+    resting = Refusals(cooling_ms=[NOW + 300_000]).error(NOW)
+    assert isinstance(resting, PoolExhausted)
+    assert (resting.resets_at, resting.message) == (UNIX + 300, eligibility.AT_REST)
