@@ -7,16 +7,20 @@ strings quotes are escaped, so a name between bare quotes is one of JSON's own.
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
 
+from config.json_bounds import has_too_many
 from proxy.dialects.fields import Fields, Span
 from proxy.dialects.inspection import Inspection
 from proxy.turns import TURN_STATE_HEADER
 from routing.anchors import Anchor, Kind
 
 MOST_FILES = 16
+MOST_MENTIONS = 1000
+"""Of files, the same ones mostly, that are looked at."""
 MOST_ITEMS = 16
 """The newest; of an answer's items the last."""
 MOST_COMPACTIONS = 4
@@ -93,7 +97,7 @@ def may_compact(inspection: Inspection) -> bool:
 
 def made_by_item(data: bytes) -> list[Anchor]:
     """The anchors that an event's data brings into the world: the compacted history in `response.output_item.done`."""
-    if _COMPACTION not in data:
+    if _COMPACTION not in data or has_too_many(data):
         return []
     try:
         return list(_compactions([_done.decode(data).item]))
@@ -112,7 +116,7 @@ def made_by_end(data: bytes, *, is_stored: bool) -> list[Anchor]:
 
 
 def _made(data: bytes, read: Callable[[bytes], _Answer], *, is_stored: bool) -> list[Anchor]:
-    if not is_stored and _COMPACTION not in data:
+    if (not is_stored and _COMPACTION not in data) or has_too_many(data):
         return []
     try:
         output = read(data).output
@@ -144,7 +148,7 @@ def _files(fields: Fields) -> list[Anchor]:
     for span in (fields.spans.get("input") or fields.spans.get("messages"), fields.spans.get("tools")):
         if span is None or body.find(_FILE, span.start, span.end) < 0:
             continue
-        for text in _file_texts(body, span):
+        for text in islice(_file_texts(body, span), MOST_MENTIONS):
             name = _text(text)
             if name:
                 found[name] = None
@@ -157,11 +161,13 @@ def _file_texts(body: bytes, span: Span) -> Iterator[bytes]:
     for match in _FILE_ID.finditer(body, span.start, span.end):
         yield match[1]
     for match in _FILE_IDS.finditer(body, span.start, span.end):
-        yield from _TEXT.findall(match[1])
+        yield from (text[0] for text in _TEXT.finditer(match[1]))
 
 
 def _of_items(raw: bytes) -> list[Anchor]:
-    """The newest items that are kept by one account; [] where the input is no list of items."""
+    """The newest items that are kept by one account; [] where the input is no list of items, or one that nobody could read."""
+    if has_too_many(raw):
+        return []
     try:
         items = _items.decode(raw)
     except (msgspec.DecodeError, RecursionError):

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from config.json_bounds import has_too_many
 from proxy import sse
 from proxy.sse import Event, Want
 
@@ -137,6 +138,11 @@ class Meter:
         response = _response_in(body)
         if response is None:
             return
+        if _is_error(body):
+            # Some servers say so with status 200.
+            self.status, self.failure = "failed", body
+            self.has_output, self._delta_bytes = False, 0
+            return
         self._take(response)
         self.calls_tools = any(item in body for item in CALL_ITEMS)
         if response.status in ("completed", "incomplete", "failed") or response.usage is not None:
@@ -194,7 +200,9 @@ def merged_usage(began: Mapping[str, Any] | None, later: Mapping[str, Any] | Non
 
 def _response_of(data: bytes) -> Response | None:
     """The response of an event, by a lenient reader where the strict one fails: half a surrogate pair in the output's text must
-    not hide the usage behind it."""
+    not hide the usage behind it. None where reading it would hold up everybody else."""
+    if has_too_many(data):
+        return None
     try:
         return _envelope.decode(data).response
     except (msgspec.DecodeError, RecursionError):
@@ -203,13 +211,34 @@ def _response_of(data: bytes) -> Response | None:
 
 
 def _response_in(body: bytes) -> Response | None:
+    if has_too_many(body):
+        return None
     try:
         return _response.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return _picked(_loaded(body))
 
 
+class _Failed(msgspec.Struct):
+    error: Any = None
+    output: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+_failed = msgspec.json.Decoder(_Failed)
+
+
+def _is_error(body: bytes) -> bool:
+    """Is this response an error and nothing else?"""
+    try:
+        found = _failed.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return bool(found.error) and bytes(found.output) in (b"[]", b"null")
+
+
 def _loaded(data: bytes) -> Any:
+    if has_too_many(data):
+        return None
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

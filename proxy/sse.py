@@ -14,6 +14,8 @@ import msgspec
 
 HEAD_BYTES = 512
 """By then an event has told its name: in its first line, or as the first key of its data. Else it is kept whole to be parsed."""
+MOST_LINES = 20_000
+"""Of one event; one with more is passed on unread. All that is known to be sent are in one line of data."""
 ENVELOPE_BYTES = 200
 """About what surrounds the text of a delta."""
 
@@ -49,6 +51,7 @@ _typed = msgspec.json.Decoder(_Typed)
 # Only as the first key: further behind it may be the type of something inside. What the event line says beside it is the same.
 _TYPE = re.compile(rb'(?:event:[^\r\n]*\r?\n)?data:\s*\{\s*"type"\s*:\s*"([^"\\]{1,80})"')
 _DELTA = re.compile(rb'"delta"\s*:\s*"')
+_BLANK = re.compile(rb"[\r\n]+")
 _BACKSLASH = 0x5C
 _NAMED = b"event: response."
 _COUNT, _DELTAS, _WHOLE = Want.COUNT, Want.DELTA, Want.WHOLE
@@ -105,6 +108,8 @@ class Scanner:
             event = self._whole(chunk, start, end)
             if event is not None:
                 events.append(event)
+            elif chunk[start] in b"\r\n" and (blank := _BLANK.match(chunk, end)):
+                end = blank.end()
             start = end
         return events, start
 
@@ -150,6 +155,8 @@ class Scanner:
 
     def _odd_name(self, event: bytes) -> tuple[str, Want] | None:
         """An event that names itself in neither of the usual places: keys in another order, a comment in front, other names."""
+        if event.count(b"\n") + event.count(b"\r") > MOST_LINES:
+            return "", self._want("")
         lines = [line for line in event.splitlines() if line and not line.startswith(b":")]
         if not lines:
             return None
@@ -227,7 +234,9 @@ def _end(chunk: bytes, start: int) -> int:
 
 
 def _data(event: bytes) -> bytes:
-    """The `data` lines of an event, joined by LF as the standard says."""
+    """The `data` lines of an event, joined by LF as the standard says; b"" for too many."""
+    if event.count(b"\n") > MOST_LINES:
+        return b""
     lines = []
     at = 0
     while at < len(event):

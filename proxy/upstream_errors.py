@@ -2,6 +2,7 @@
 
 import json
 
+from config.json_bounds import has_too_many
 from proxy.errors import JSON_TYPE
 from proxy.upstream import Response
 
@@ -13,6 +14,8 @@ def type_of(response: Response, body: bytes) -> tuple[bytes, bytes]:
 
 def with_envelope(body: bytes) -> bytes:
     """An upstream's `{"detail": ...}` as the error envelope that SDKs read; every other body as it is."""
+    if has_too_many(body):
+        return body
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -28,7 +31,7 @@ def with_envelope(body: bytes) -> bytes:
 def error_of(data: bytes) -> tuple[str, str]:
     """Code and message of a failing event."""
     try:
-        value = json.loads(data)
+        value = {} if has_too_many(data) else json.loads(data)
     except (ValueError, RecursionError):
         value = {}
     found = value if isinstance(value, dict) else {}

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from config.clock import utc_now
+from config.json_bounds import has_too_many
 from routing.waits import HORIZON_SECONDS, to_wait, valid_reset
 
 UNKNOWN_RESET_COOLDOWN_SECONDS = 60.0
@@ -281,6 +282,8 @@ def unreachable(*, written: bool) -> Failure:
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
+    if has_too_many(body):
+        return {}
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from config.json_bounds import has_too_many
 from routing.waits import valid_reset
 
 SLOTS = ("primary", "secondary")
@@ -138,6 +139,8 @@ def _number(value: object) -> float | None:
 
 
 def _object(data: bytes) -> Mapping[str, Any]:
+    if has_too_many(data):
+        return {}
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):

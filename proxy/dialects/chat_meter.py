@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from config.json_bounds import has_too_many
 from proxy import sse
 from proxy.metering import DONE, MOST_TEXT, Meter
 from proxy.sse import Event
@@ -30,7 +31,10 @@ _chunk = msgspec.json.Decoder(Chunk)
 
 
 def read(data: bytes) -> Chunk | None:
-    """The chunk, by a lenient reader where the strict one fails (half a surrogate pair in a delta); None if it is none."""
+    """The chunk, by a lenient reader where the strict one fails (half a surrogate pair in a delta); None if it is none,
+    or too much."""
+    if has_too_many(data):
+        return None
     try:
         return _chunk.decode(data)
     except (msgspec.DecodeError, RecursionError):

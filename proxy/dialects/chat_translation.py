@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from config.json_bounds import has_too_many
 from proxy.dialects.fields import Fields
 from proxy.dialects.inspection import FAST_TIERS, Inspection, NotServed
 from proxy.errors import InvalidJson
@@ -47,7 +48,8 @@ def is_possible(found: Fields) -> bool:
     try:
         check(found)
         _reasoning(found, None)
-        tools = _kinds.decode(found.raw("tools") or b"null") or []
+        raw = found.raw("tools") or b"null"
+        tools = [] if has_too_many(raw) else _kinds.decode(raw) or []
     except NotServed:
         return False
     except (InvalidJson, msgspec.DecodeError, RecursionError):

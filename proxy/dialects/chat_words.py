@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from config.json_bounds import has_too_many
+
 CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
 """Kind of item -> kind of call, and where it keeps what it is called with."""
 _TEXTS = {"output_text": ("content", "text"), "refusal": ("refusal", "refusal"), "summary_text": ("reasoning_content", "text")}
@@ -73,7 +75,9 @@ def error_chunk(code: str, message: str) -> bytes:
 
 
 def loaded(data: bytes) -> dict[str, Any]:
-    """The object, by a lenient reader where the strict one fails; {} for anything else."""
+    """The object, by a lenient reader where the strict one fails; {} for anything else, and for too much."""
+    if has_too_many(data):
+        return {}
     try:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):

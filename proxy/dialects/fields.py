@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from config.json_bounds import has_too_many
 from proxy.errors import InvalidJson
 
 _BLANK = re.compile(rb"[ \t\n\r]*")
@@ -45,10 +46,12 @@ class Fields:
         return None if span is None else self.body[span.start : span.end]
 
     def value(self, name: str) -> object:
-        """The value decoded, or None. Raises InvalidJson for a number beyond all bounds."""
+        """The value decoded, or None. Raises InvalidJson for a number beyond all bounds, and for more values than are read."""
         raw = self.raw(name)
         if raw is None:
             return None
+        if has_too_many(raw):
+            raise InvalidJson(f"The field {name!r} of the request body holds too many values.", param=name)
         try:
             return msgspec.json.decode(raw)
         except (msgspec.DecodeError, RecursionError) as error:

@@ -23,6 +23,9 @@ HEARTBEAT = b'event: ping\ndata: {"type": "ping"}\n\n'
 """The upstream sends the same ones itself."""
 OPENING_BYTES = 2048
 
+LONGEST_USER = 4096
+"""Characters of an id of a user that is looked into."""
+
 _SESSION = re.compile(r"session_([0-9A-Za-z-]{8,64})\Z")
 _WHOLE = frozenset({"message_start", "content_block_start", "message_delta", "error"})
 
@@ -73,7 +76,7 @@ def _session(found: Fields) -> str | None:
     Whatever else stands there is a person's, whose conversations are not to be kept together.
     """
     user = _inside(found, "metadata", "user_id")
-    if user is None:
+    if user is None or len(user) > LONGEST_USER:
         return None
     if user.startswith("{"):
         try:

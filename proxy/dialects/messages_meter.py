@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from config.json_bounds import has_too_many
 from proxy.metering import MOST_TEXT, Meter, merged_usage
 from proxy.sse import Event
 
@@ -81,8 +82,8 @@ class MessagesMeter(Meter):
         if message is None:
             return
         if message.type == "error":
-            self.failure = body
-            self.status = "failed"
+            self.status, self.failure = "failed", body
+            self.has_output, self._delta_bytes = False, 0
             return
         self._name(message)
         self._stopped(message.stop_reason)
@@ -147,7 +148,7 @@ def _short(value: object) -> str:
 
 def _enveloped(data: bytes | None) -> _Envelope:
     """What an event carries, by a lenient reader where the strict one fails: half a surrogate pair must not hide the usage."""
-    if data is None:
+    if data is None or has_too_many(data):
         return _Envelope()
     try:
         return _envelope.decode(data)
@@ -158,6 +159,8 @@ def _enveloped(data: bytes | None) -> _Envelope:
 
 
 def _read(body: bytes) -> Message | None:
+    if has_too_many(body):
+        return None
     try:
         return _message.decode(body)
     except (msgspec.DecodeError, RecursionError):

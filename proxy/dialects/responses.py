@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from config.json_bounds import has_too_many
 from proxy import anchors, metering
 from proxy.dialects import fields
 from proxy.dialects.fields import REMOVED, Fields
@@ -144,7 +145,8 @@ def fold(terminal: bytes, items: list[bytes]) -> bytes:
         found = fields.scan(bytes(_terminal.decode(terminal).response))
     except (msgspec.DecodeError, RecursionError, InvalidJson):
         return _fold_oddly(terminal, items)
-    if found.value("output") or not items:
+    output = found.raw("output") or b"null"
+    if not items or (output != b"null" and output[1:-1].strip()):
         return found.body
     return fields.edit(found, {"output": msgspec.Raw(b"[" + b",".join(_in_order(items)) + b"]")})
 
@@ -176,6 +178,8 @@ def _in_order(items: list[bytes]) -> list[bytes]:
 
 
 def _loaded(data: bytes) -> dict[str, Any]:
+    if has_too_many(data):
+        return {}
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
