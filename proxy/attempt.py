@@ -171,6 +171,12 @@ class Attempting:
         self._attempt.ended_by = EndedBy.UPSTREAM
         self._tab.status = "failed"
 
+    def _failed_late(self, headers: Mapping[str, str], data: bytes) -> None:
+        """The answer failed after it had begun: nothing can be done for it, but the next one is better off elsewhere."""
+        failure = health.classify(200, headers, data, now=self._resources.now().timestamp())
+        self._attempt.failure = failure.kind.value
+        self._resources.spawn(health.report(self._resources.redis, self._attempt.lease.pool, self._account, failure))
+
     def _blame(self, error: UpstreamError) -> None:
         """Who ended an answer that broke off; it decides what it costs."""
         if isinstance(error, HeadersLate | IdleTooLong):

@@ -311,6 +311,9 @@ class Engine:
                 if last is not None and last.answer is not None:
                     return last.answer
                 raise
+            if unreached and lease.account.account_id not in unreached:
+                # Another one may do: the next requests need not find out again.
+                self._rest(resources, pool, unreached)
             resources.leases.add(lease)
             try:
                 last = await self._try(resources, tab, lease)
@@ -329,7 +332,9 @@ class Engine:
                 await asyncio.sleep(CONNECT_PAUSE_SECONDS)
                 continue
             excluded.add(lease.account.account_id)
-            await health.report(resources.redis, pool, lease.account, failure, version=last.version)
+            booked_ms = await health.report(resources.redis, pool, lease.account, failure, version=last.version)
+            if booked_ms is not None:
+                tab.hear_clock(booked_ms)
         assert last is not None
         assert last.failure is not None
         return await self._give_up(resources, tab, pool, live, excluded, unreached, last)
@@ -388,7 +393,7 @@ class Engine:
             recache=turns.recache(call.rate, call.estimate.input_tokens),
             most=None if turns.has_tools(call.inspection.fields) else call.estimate.credits,
             exclude=excluded,
-            now_ms=tab.hold.ack,
+            now_ms=tab.server_now_ms(),
             rng=random.random,
         )
 
@@ -415,14 +420,18 @@ class Engine:
         if last.answer is not None:
             return last.answer
         if failure is not None and failure.kind is Kind.UNREACHABLE:
-            for account in pool.accounts:
-                if account.account_id in unreached:
-                    resources.spawn(health.report(resources.redis, pool, account, failure))
+            self._rest(resources, pool, unreached)
             raise errors.UpstreamUnavailable("The upstream cannot be reached.")
         # Every attempt met an account that cannot serve now. If all are such, selection knows when that ends.
         lease = await self._lease(resources, tab, pool, live, frozenset(excluded | unreached))
         resources.leases.give_back(lease)
         raise errors.PoolBusy("The accounts tried cannot serve at the moment. Try again shortly.", retry_after=1)
+
+    @staticmethod
+    def _rest(resources: Resources, pool: PoolSnapshot, unreached: set[int]) -> None:
+        for account in pool.accounts:
+            if account.account_id in unreached:
+                resources.spawn(health.report(resources.redis, pool, account, health.unreachable(written=False)))
 
     # -- the end
 

@@ -108,6 +108,8 @@ class HttpAttempt(Attempting):
                     break
             self._observe()
         await relay.finish()
+        if meter.failure is not None:
+            self._failed_late(response.headers, meter.failure)
         if not meter.is_terminal:
             raise Cut("the stream ended without a terminal event")
         self._close_status()
@@ -174,6 +176,8 @@ class HttpAttempt(Attempting):
             if chunk is None:
                 break
             self._observe()
+        if meter.failure is not None:
+            self._failed_late(response.headers, meter.failure)
         if not meter.is_terminal:
             raise cut
         try:
@@ -198,6 +202,8 @@ class HttpAttempt(Attempting):
                 raise BadAnswer("the answer is too large")
         body = b"".join(parts)
         meter.see_response(body)
+        if meter.failure is not None and not meter.has_output:
+            return self._refused_whole(response, body)
         self._keeping.see_whole(body, meter.response_id)
         await self._record_owner()
         self._close_status()
@@ -219,6 +225,13 @@ class HttpAttempt(Attempting):
         if failure.kind in CLIENTS_OWN and response.status not in ABOUT_ACCOUNTS:
             answer = self._rewritten(response, response.status, with_envelope(body), content_type=type_of(response, body))
         return Verdict(answer=answer, failure=failure, used=credential)
+
+    def _refused_whole(self, response: Response, body: bytes) -> Verdict:
+        """An answer that holds nothing but an error, whatever its status says."""
+        failure = health.classify(200, response.headers, body, now=self._resources.now().timestamp())
+        self._failed(failure)
+        answer = Answer(response.status, self._passed(response), body) if failure.kind in CLIENTS_OWN else None
+        return Verdict(answer=answer, failure=failure)
 
     def _refused_in_stream(self, response: Response, relay: StreamRelay | None) -> Verdict:
         """A failing event before any output; the client has seen nothing of it."""

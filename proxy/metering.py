@@ -236,6 +236,23 @@ def _is_error(body: bytes) -> bool:
     return bool(found.error) and bytes(found.output) in (b"[]", b"null")
 
 
+class _Failed(msgspec.Struct):
+    error: msgspec.Raw = msgspec.Raw(b"null")
+    output: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+_failed = msgspec.json.Decoder(_Failed)
+
+
+def _is_error(body: bytes) -> bool:
+    """Is this response an error and nothing else?"""
+    try:
+        found = _failed.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return bytes(found.error) not in (b"null", b"{}", b'""') and bytes(found.output) in (b"[]", b"null")
+
+
 def _loaded(data: bytes) -> Any:
     if has_too_many(data):
         return None

@@ -92,23 +92,25 @@ async def report(
     *,
     now_ms: int | None = None,
     version: int | None = None,
-) -> None:
-    """Books a failed attempt, so that no process picks the account before it can serve again.
+) -> int | None:
+    """Books a failed attempt, so that no process picks the account before it can serve again. Returns the server's clock then, ms;
+    None if there was nothing to book.
 
     `now_ms` is the server's clock as an admission told it; without it the server is asked in the same step. For a failure
     that takes the account out (`sign_in`) the database is told as well, in a thread; with `version`, the credential that was
     refused, only while it is still that one. Raises RedisUnavailable.
     """
     if failure.cooldown_seconds is None and failure.resets_at is None:
-        return
+        return None
     cooldown_ms = round((failure.cooldown_seconds or 0) * 1000)
     if failure.kind is Kind.USAGE_LIMIT and account.kind == CHATGPT:
         # Its other windows, and whether somebody grants a reset, only a poll tells. In one write with what follows.
         due.nudge(redis, account.account_id)
-    await _report(redis, [live.live_key(pool)], [account.account_id, now_ms or 0, cooldown_ms, failure.resets_at or 0])
+    booked_ms = await _report(redis, [live.live_key(pool)], [account.account_id, now_ms or 0, cooldown_ms, failure.resets_at or 0])
     logger.info(
         "account failed",
         extra={"account": account.uuid, "kind": failure.kind.value, "upstream_code": failure.code, "resets_at": failure.resets_at},
     )
     if failure.sign_in:
         await snapshot.in_thread(partial(accounts.need_sign_in, account.account_id, failure.code, version=version))
+    return int(booked_ms)
