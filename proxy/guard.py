@@ -5,6 +5,7 @@ judged (`routing.addresses`). What was judged is what is connected to: nobody lo
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 
 from django.conf import settings
 
@@ -20,6 +21,11 @@ THREADS = 8
 """Lookups of tenants' names have threads of their own: a name server that does not answer holds up no operator's upstream."""
 
 
+@lru_cache(maxsize=16)
+def _origins(*urls: str) -> frozenset[Origin]:
+    return frozenset(split(url)[0] for url in urls)
+
+
 class Guard:
     """What one event loop knows of hosts. `judge`: `addresses.judged`, or what a test has in its place."""
 
@@ -29,12 +35,10 @@ class Guard:
         self._known: dict[Origin, tuple[float, tuple[str, ...]]] = {}
         self._asking: dict[Origin, asyncio.Future[tuple[str, ...]]] = {}
         self._threads: ThreadPoolExecutor | None = None
-        own = (settings.UPSTREAM_CHATGPT_URL, settings.UPSTREAM_OPENAI_URL, settings.UPSTREAM_ANTHROPIC_URL)
-        self._own = frozenset(split(url)[0] for url in own)
 
     def trusts(self, origin: Origin) -> bool:
         """Whether this is where one of the install's own upstreams is, which are trusted wherever they are."""
-        return origin in self._own
+        return origin in _origins(settings.UPSTREAM_CHATGPT_URL, settings.UPSTREAM_OPENAI_URL, settings.UPSTREAM_ANTHROPIC_URL)
 
     async def addresses(self, origin: Origin) -> tuple[str, ...] | None:
         """The addresses to connect to, best first; None for the operator's own: there the name is looked up as ever.

@@ -83,7 +83,9 @@ async def test_a_failure_after_a_heartbeat_ends_the_stream_in_its_own_words(
 ) -> None:
     """N25: no other account is free: created (sequence 0), then failed (sequence 1)."""
     one: Tenant = await tenant()
-    upstream.script({"first_event_delay": 0.25, "fail": {"code": "server_is_overloaded", "message": "busy"}}, token=one.upstream_token)
+    upstream.script(
+        {"first_event_delay": 0.25, "fail": {"code": "server_is_overloaded", "message": "busy"}}, token=one.upstream_token
+    )
     got = await gateway.client.post(f"{gateway.url}/v1/responses", headers=one.headers, content=body())
     assert got.status_code == 200
     events = [event for event in events_of(got.content) if event["type"] != "keepalive"]
