@@ -1,6 +1,7 @@
 """What Codex is told of its key's own limits: headers, the frame, the usage answer, the accounts check. Never the pool's."""
 
 import json
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -144,7 +145,8 @@ async def test_too_many_at_once_and_no_account_tell_no_false_window(
     one: Tenant = await tenant(account="chatgpt")
     await set_limit(one, scope="key", metric="credits", window="5h", amount="40")
     await set_limit(one, scope="key", metric="requests_per_minute", window="", amount="1")
-    upstream.script({"error": "429_usage"}, repeat=0, token=one.upstream_token)
+    used_up = {"error": {"type": "usage_limit_reached", "message": "Used up", "resets_at": int(time.time()) + 7200}}
+    upstream.script({"error": "429_usage", "body": used_up}, repeat=0, token=one.upstream_token)
     exhausted = await gateway.post(one)
     assert (exhausted.status_code, exhausted.json()["error"]["code"]) == (429, "pool_exhausted")
     assert windows(exhausted.headers) == {"primary": ("0", "300"), "secondary": ("0", "10080")}
