@@ -63,6 +63,8 @@ def navigation(member: Member, current: str) -> tuple[Section, ...]:
         sections[title].append(_link(member, "overview", "Overview", current))
         if permissions.reach(member, Action.SEE_MEMBERS) is not Reach.NONE:
             sections["Team"].append(_link(member, "members", "Members & limits", current))
+        if permissions.reach(member, Action.SEE_POOL) is not Reach.NONE:
+            sections["Team"].append(_link(member, "pool", "Pool", current))
         requests = permissions.reach(member, Action.SEE_REQUESTS)
         if requests is not Reach.NONE:
             sections["You" if requests is Reach.OWN else "Team"].append(_link(member, "request_log", "Request log", current))

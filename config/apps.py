@@ -11,7 +11,10 @@ class ConfigConfig(AppConfig):
         from billing import labels
         from config import (
             account_labels,
+            account_usage,
             checks,  # noqa: F401
         )
+        from routing import carried
 
         labels.register_accounts(account_labels.find)
+        carried.register(account_usage.find)

@@ -61,6 +61,13 @@ def start(
     return Started(flow.uuid, code.user_code, code.verification_url, code.interval, flow.expires_at)
 
 
+def resume(organization: Organization, flow_id: UUID | str, *, by: User | None, now: datetime) -> Started:
+    """A sign-in that was begun and left: the same code again, for who began it; asks nobody. Raises FlowOver."""
+    flow = flows.read(organization, flow_id, SignInFlow.Kind.DEVICE, by=by, now=now)
+    row = flow.row
+    return Started(row.uuid, flow.secret["user_code"], issuer.device_page(), row.interval_seconds, row.expires_at)
+
+
 def poll(organization: Organization, flow_id: UUID | str, *, by: User | None, now: datetime) -> Waiting | Joined:
     """Asks the issuer once, however many processes poll, and never sooner than it wants.
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from config import redis as weir_redis
+from config.snapshot import Snapshot
 from routing import choice, eligibility, pace, selection, turns
 from routing.choice import Choice, Live
 from routing.errors import NoAccountAvailable, SelectionError
@@ -46,6 +47,18 @@ class Explanation:
     reason: str
     refusal: str
     accounts: Sequence[dict[str, Any]]
+
+
+class Nobody:
+    """Whoever asks without a key: of no team."""
+
+    team_id: int | None = None
+
+
+def plan_of(config: Snapshot, member_id: int | None, now: datetime) -> str | None:
+    """The plan that a request draws on: the member's own seat, else the organization's."""
+    by_member = {one.member_id: one.at(now).plan_slug for one in config.billing.subscriptions}
+    return by_member.get(member_id, by_member.get(None))
 
 
 def read(pool: PoolSnapshot, session_key: str | None, member_id: int) -> tuple[Live, int]:

@@ -78,6 +78,11 @@ def device_redirect_uri() -> str:
     return f"{settings.UPSTREAM_AUTH_URL}/deviceauth/callback"
 
 
+def device_page() -> str:
+    """Where a person enters a device's code."""
+    return f"{settings.UPSTREAM_AUTH_URL}/codex/device"
+
+
 # ------------------------------------------------------------------------------------------------------------- calls
 
 
@@ -127,8 +132,7 @@ def device_code() -> DeviceCode:
     device_auth_id, user_code = (found.get(name) for name in ("device_auth_id", "user_code"))
     if answer.status_code != 200 or not isinstance(device_auth_id, str) or not isinstance(user_code, str):
         raise IssuerUnavailable("The issuer gives no device code now.", reason=f"status {answer.status_code}")
-    page = f"{settings.UPSTREAM_AUTH_URL}/codex/device"
-    return DeviceCode(device_auth_id, user_code[:40], page, _interval(found.get("interval")))
+    return DeviceCode(device_auth_id, user_code[:40], device_page(), _interval(found.get("interval")))
 
 
 def device_poll(device_auth_id: str, user_code: str) -> Approved | Pending:

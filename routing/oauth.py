@@ -65,6 +65,12 @@ def start(
     return Started(flow.uuid, authorize_url(state, verifier), flow.expires_at)
 
 
+def resume(organization: Organization, flow_id: UUID | str, *, by: User | None, now: datetime) -> Started:
+    """A sign-in that was begun and left: the same link again, for who began it. Raises FlowOver."""
+    flow = flows.read(organization, flow_id, SignInFlow.Kind.BROWSER, by=by, now=now)
+    return Started(flow.row.uuid, authorize_url(flow.secret["state"], flow.secret["verifier"]), flow.row.expires_at)
+
+
 def authorize_url(state: str, verifier: str) -> str:
     """Where the person signs in. We name no originator: that would be another client's."""
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()

@@ -85,6 +85,11 @@ def withdraw(organization: Organization, account: str, *, by: User | None) -> Po
         return row
 
 
+def take_out(row: PoolAccount, *, by: User | None) -> None:
+    """Ends the service of an account of any kind that the caller has locked, and erases its secrets. Inside a transaction."""
+    _take_out(row, actor=by, actor_label=audit.OPERATOR_LABEL)
+
+
 def _take_out(row: PoolAccount, *, actor: User | None, actor_label: str) -> None:
     """Ends its service and erases its tokens, whatever a refresh under way brings back: the version moved on."""
     organization = row.pool.organization
@@ -98,7 +103,7 @@ def _take_out(row: PoolAccount, *, actor: User | None, actor_label: str) -> None
     audit.record(
         organization,
         actor=actor,
-        action="account.withdrawn",
+        action="account.withdrawn" if row.kind == PoolAccount.Kind.CHATGPT else "account.removed",
         object_type="pool_account",
         object_id=str(row.uuid),
         data={"label": row.label, "identity": row.identity},

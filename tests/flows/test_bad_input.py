@@ -76,22 +76,36 @@ TAKEN: dict[str, dict[str, str]] = {
     "members/{member}/remove": {"confirm": "{name}"},
     "key/{key}/revoke": {"confirm": "laptop"},
     "invoices/plan": {"plan": "pro", "when": "next", "promise": "x"},
+    "pool/add/browser": {"accept_terms": "", "plan": "pro_200"},
+    "pool/add/browser/{key}": {"pasted": "?code=c&state=s"},
+    "pool/add/device": {"accept_terms": "", "plan": "pro_200"},
+    "pool/add/device/{key}": {"floor_percent": "5", "priority": "1"},
+    "pool/add/files": {"accept_terms": "", "plan": "pro_200"},
+    "pool/add/key": {"kind": "openai_compatible", "label": "Key", "base_url": "http://10.0.0.1/v1", "api_key": "sk-0123456789"},
+    "pool/accounts/{account}": {"floor_percent": "5", "concurrency_cap": "3", "priority": "1", "weight": "2"},
+    "pool/accounts/{account}/move": {"pool": "{key}"},
+    "pool/accounts/{account}/remove": {"confirm": "{account_name}"},
+    "pool/{pool}/strategy": {"strategy": "pace", "safety": "4", "loyalty": "1", "base_short": "225", "base_weekly": "1500"},
 }
 """Forms with what they take; each field holds junk in turn. Fields that take any text are not here."""
 ANY_TEXT = frozenset({"note"})
-REDIRECTED = frozenset({"confirm"})
+REDIRECTED = frozenset({"confirm", "pool"})
 """A name that was not typed right leads back to the page, which says so."""
 
 
 @pytest.mark.parametrize("path", TAKEN)
 def test_a_form_with_one_wrong_field_is_refused_and_changes_nothing(tenant: tenants.Tenant, client: Client, path: str) -> None:
     limit = limit_of(tenant)
+    assert tenant.account is not None
     names = {
         "limit": str(limit.uuid),
         "request": str(request_of(tenant, limit).uuid),
         "member": str(tenant.member.uuid),
         "name": str(tenant.member),
         "key": str(tenant.key.row.uuid),
+        "account": str(tenant.account.uuid),
+        "account_name": tenant.account.label,
+        "pool": str(tenant.account.pool.uuid),
         "day": (utc_now() + timedelta(days=3)).date().isoformat(),
     }
     url = f"/o/{tenant.organization.slug}/{path.format(**names)}"
@@ -113,6 +127,7 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "members": ("edit", "more", "new", "invite"),
     "members/{member}": ("edit", "more", "new"),
     "overview": ("by",),
+    "pool": ("pool", "open", "add", "flow", "model", "effort", "dialect"),
     "requests": ("range", "from", "to", "member", "team", "key", "model", "account", "status", "q", "before", "after"),
     "usage": ("by", "range", "month", "from", "to"),
     "usage/totals.csv": ("by", "range", "month", "from", "to", "bom"),
@@ -126,6 +141,9 @@ BESIDE = {
     "to": {"range": "custom", "from": "2026-11-01"},
     "month": {"range": "month"},
     "when": {"plan": "pro"},
+    "flow": {"add": "browser"},
+    "effort": {"model": "gpt-5.5"},
+    "dialect": {"model": "gpt-5.5"},
 }
 
 

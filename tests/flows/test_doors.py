@@ -10,6 +10,7 @@ from accounts.models import Member, Organization
 from config.clock import utc_now
 from quotas import limits, requests
 from quotas.models import Limit
+from routing import oauth
 from tests import factories
 from tests.flows import tenants
 from tests.flows.untouched import rows_of
@@ -43,6 +44,8 @@ class World:
         self.boost = limits.boost(self.limit, extra=1, until=until, reason="", by=None, now=now)
         self.request = requests.ask(self.developer, self.limit, extra="1", until=until, by=self.developer.user, now=now)
         self.day = until.date().isoformat()
+        self.account, _ = factories.openai_account(self.organization)
+        self.flow = oauth.start(self.organization, accept_terms=True, by=None, now=now).flow_id
 
     def _email(self) -> str:
         assert self.developer.user is not None
@@ -64,6 +67,20 @@ class World:
             f"members/requests/{self.request.uuid}": {"decision": "approve"},
             f"members/{self.developer.uuid}/change": {"role": "developer", "team": "Platform"},
             f"members/{self.developer.uuid}/remove": {"confirm": name},
+            "pool/add/browser": {"accept_terms": "on"},
+            f"pool/add/browser/{self.flow}": {"pasted": "?code=c&state=s"},
+            "pool/add/device": {"accept_terms": "on"},
+            f"pool/add/device/{self.flow}": {},
+            "pool/add/files": {"accept_terms": "on"},
+            "pool/add/key": {"kind": "openai", "label": "Key", "api_key": "sk-0123456789"},
+            f"pool/accounts/{self.account.uuid}": {"label": "Other", "floor_percent": "5", "priority": "1"},
+            f"pool/accounts/{self.account.uuid}/pause": {},
+            f"pool/accounts/{self.account.uuid}/resume": {},
+            f"pool/accounts/{self.account.uuid}/poll": {},
+            f"pool/accounts/{self.account.uuid}/move": {"pool": str(self.account.pool.uuid)},
+            f"pool/accounts/{self.account.uuid}/link": {},
+            f"pool/accounts/{self.account.uuid}/remove": {"confirm": self.account.label},
+            f"pool/{self.account.pool.uuid}/strategy": {"strategy": "fill_first", "safety": "4", "loyalty": "1"},
             "invoices/plan": {"plan": "pro", "when": "next", "promise": "none"},
             "invoices/plan/keep": {},
         }

@@ -16,11 +16,13 @@ def rows_of(organization: Organization) -> dict[str, str]:
     with connection.cursor() as cursor:
         for model in models:
             names = [field.column for field in model._meta.fields if field.column not in MOVING]
-            column = "id" if model is Organization else "organization_id"
-            if column not in names:
-                continue
+            where = f"{'id' if model is Organization else 'organization_id'} = %s"
+            if where.split()[0] not in names:
+                if "pool_id" not in names:
+                    continue
+                where = "pool_id IN (SELECT id FROM routing_pool WHERE organization_id = %s)"
             text = "concat_ws('|', {})".format(", ".join(f'"{name}"' for name in names))
-            query = f"SELECT count(*), md5(string_agg({text}, ',' ORDER BY {text})) FROM {model._meta.db_table} WHERE {column} = %s"
+            query = f"SELECT count(*), md5(string_agg({text}, ',' ORDER BY {text})) FROM {model._meta.db_table} WHERE {where}"
             cursor.execute(query, [organization.pk])
             found[model._meta.db_table] = str(cursor.fetchone())
     return found

@@ -18,12 +18,6 @@ from routing import explanation, selection, sticky
 COLUMNS = ("order", "account", "score", "room", "held", "used_5h", "used_week", "resets_in_seconds", "why")
 
 
-class Nobody:
-    """Whoever asks without a key: of no team."""
-
-    team_id: int | None = None
-
-
 class Command(OperatorCommand):
     help = (
         "Prints which account a new turn would go to: every account of the pool, its estimated use, its score under the pool's "
@@ -49,8 +43,8 @@ class Command(OperatorCommand):
         config = snapshot.load(organization.pk)
         key = _key(config, options["key"]) if options["key"] else None
         now = utc_now()
-        plan = _plan(config, key.member_id if key is not None else None)
-        pool = selection.pool_for(config, key or Nobody(), plan=plan)
+        plan = explanation.plan_of(config, key.member_id if key is not None else None, now)
+        pool = selection.pool_for(config, key or explanation.Nobody(), plan=plan)
         session = options["session"]
         session_key = sticky.session_key(organization.pk, {}, session, b"") if session else None
         state, now_ms = explanation.read(pool, session_key, key.member_id if key is not None else 0)
@@ -87,9 +81,3 @@ def _key(config: snapshot.Snapshot, public_id: str) -> KeySnapshot:
     if key is None:
         raise CommandError(f"There is no key {public_id!r} in this organization.")
     return key
-
-
-def _plan(config: snapshot.Snapshot, member_id: int | None) -> str | None:
-    """The plan that a request draws on: the member's own seat, else the organization's."""
-    by_member = {one.member_id: one.at(utc_now()).plan_slug for one in config.billing.subscriptions}
-    return by_member.get(member_id, by_member.get(None))

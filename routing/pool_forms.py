@@ -1,0 +1,137 @@
+"""Forms of the pool: what a person typed, and the error beside the field it belongs to. Rules live in the domain modules.
+
+No form gives a secret back: API keys and pasted addresses are never rendered again.
+"""
+
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+
+from config.errors import DomainError
+from routing import capacity, upkeep
+from routing.models import Pool, PoolAccount
+
+PLANS = [("", "As the sign-in says"), *((name, name.replace("_", " ")) for name in capacity.DATED[-1].by_plan)]
+BY_KEY = [(PoolAccount.Kind.OPENAI.value, "OpenAI"), (PoolAccount.Kind.ANTHROPIC.value, "Anthropic")]
+KINDS = [*BY_KEY, (PoolAccount.Kind.COMPATIBLE.value, "Compatible endpoint")]
+DIALECTS = [("responses", "Responses"), ("chat", "Chat completions"), ("messages", "Messages (Anthropic)")]
+LONGEST_MODELS = 2000
+
+
+def model_names(text: str) -> list[str] | None:
+    """Names divided by commas, blanks or lines; None where there are none: every model."""
+    return text.replace(",", " ").split() or None
+
+
+def told(form: forms.Form, field: str, error: DomainError) -> None:
+    """Puts a refusal of the domain beside its field."""
+    name = str(error.facts.get("field", field))
+    form.add_error(name if name in form.fields else field, error.message)
+
+
+class AccountForm(forms.Form):
+    """What a lead changes of an account; an empty cap, weight or list of models lifts it."""
+
+    label = forms.CharField(max_length=80, label="Name")
+    floor_percent = forms.IntegerField(min_value=0, max_value=100, label="Keep for its person, percent")
+    concurrency_cap = forms.IntegerField(min_value=1, max_value=upkeep.MOST_AT_ONCE, required=False, label="At once, at most")
+    priority = forms.IntegerField(min_value=-upkeep.HIGHEST_TIER, max_value=upkeep.HIGHEST_TIER, label="Tier")
+    weight = forms.DecimalField(
+        min_value=Decimal("0.001"), max_value=Decimal(1000), max_digits=7, decimal_places=3, required=False, label="Weight, in Plus"
+    )
+    models = forms.CharField(max_length=LONGEST_MODELS, required=False, label="Only these models")
+
+    def fields_set(self) -> dict[str, Any]:
+        """For `upkeep.change`."""
+        data = self.cleaned_data
+        return {
+            "label": data["label"],
+            "floor_percent": data["floor_percent"],
+            "concurrency_cap": data["concurrency_cap"],
+            "priority": data["priority"],
+            "weight_thousandths": None if data["weight"] is None else int(data["weight"] * 1000),
+            "models_served": model_names(data["models"]),
+        }
+
+
+class StrategyForm(forms.Form):
+    """How a pool chooses: room in turns, what one Plus is taken to carry."""
+
+    strategy = forms.ChoiceField(choices=Pool.Strategy.choices, label="Strategy")
+    safety = forms.DecimalField(min_value=1, max_value=20, max_digits=4, decimal_places=2, label="Room for a fresh turn, in turns")
+    loyalty = forms.DecimalField(
+        min_value=0, max_value=10, max_digits=4, decimal_places=2, label="A warm session stays above, in turns"
+    )
+    base_short = forms.IntegerField(min_value=1, max_value=10**8, label="One Plus carries in 5 hours, credits")
+    base_weekly = forms.IntegerField(min_value=1, max_value=10**8, label="One Plus carries in a week, credits")
+
+    def fields_set(self) -> dict[str, Any]:
+        """For `pools.set_strategy`."""
+        data = self.cleaned_data
+        return {
+            "strategy": data["strategy"],
+            "safety_percent": int(data["safety"] * 100),
+            "loyalty_percent": int(data["loyalty"] * 100),
+            "base_short_credits": data["base_short"],
+            "base_weekly_credits": data["base_weekly"],
+        }
+
+
+class ExplainForm(forms.Form):
+    """Where a request for a model would go."""
+
+    model = forms.CharField(max_length=120, label="Model")
+    effort = forms.CharField(max_length=20, required=False, label="Reasoning effort")
+    dialect = forms.ChoiceField(choices=DIALECTS, required=False, label="API")
+
+
+class PlaceForm(forms.Form):
+    """Where a new account begins: what its person keeps, and its tier; empty: as every new one of its kind."""
+
+    floor_percent = forms.IntegerField(min_value=0, max_value=100, required=False, label="Keep for its person, percent")
+    priority = forms.IntegerField(
+        min_value=-upkeep.HIGHEST_TIER, max_value=upkeep.HIGHEST_TIER, required=False, label="Tier, the lowest first"
+    )
+
+    def place(self) -> dict[str, int]:
+        """For `upkeep.change`: what was given."""
+        names = ("floor_percent", "priority")
+        return {name: self.cleaned_data[name] for name in names if self.cleaned_data.get(name) is not None}
+
+
+class SignInForm(PlaceForm):
+    """The begin of a sign-in, in a browser or on a device."""
+
+    label = forms.CharField(max_length=80, required=False, label="Name")
+    plan = forms.ChoiceField(choices=PLANS, required=False, label="Plan")
+    # A tick and nothing else: what is accepted is recorded.
+    accept_terms = forms.TypedChoiceField(
+        choices=[("on", "")], coerce=bool, empty_value="", required=False, label="I accept these terms for the organization"
+    )
+
+
+class FilesForm(SignInForm):
+    """`auth.json` files; the files themselves are read by the door."""
+
+
+class CallbackForm(PlaceForm):
+    """The end of a sign-in in a browser."""
+
+    pasted = forms.CharField(max_length=20_000, label="The address that the browser ended at")
+
+
+class KeyForm(PlaceForm):
+    """An API key, of OpenAI, of Anthropic, or for an endpoint that is compatible with OpenAI's."""
+
+    kind = forms.ChoiceField(choices=KINDS, label="Of")
+    label = forms.CharField(max_length=80, label="Name")
+    api_key = forms.CharField(max_length=1000, label="API key", widget=forms.PasswordInput)
+    base_url = forms.CharField(max_length=200, required=False, label="Base URL")
+    models = forms.CharField(max_length=LONGEST_MODELS, required=False, label="Only these models")
+
+
+class MoveForm(forms.Form):
+    """Into which pool of the organization."""
+
+    pool = forms.UUIDField(label="Pool")
