@@ -292,6 +292,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_interim = 100 <= status < 200
         if status == 101:
             raise BadAnswer("unasked switch of protocols")
+        if not 100 <= status < 600:
+            # Nobody could pass it on.
+            raise BadAnswer("a status that there is not")
         if self._is_interim:
             return
         exchange = self._exchange

@@ -450,8 +450,8 @@ class Engine:
             amount = tab.hold.observed
             body = settlement.about(call.caller, call.inspection, call.session_key, model=call.model)
         self._book(resources, tab)
-        if tab.call.inspection.is_warm_up and not amount.credits and not amount.tokens:
-            # It asked for nothing and had nothing: no turn, no request of its key's limits, no row of the log.
+        if tab.call.inspection.is_warm_up and tab.status == "ok" and not amount.credits and not amount.tokens:
+            # It asked for nothing and had nothing: no turn, no request of its key's limits, no row of the log. One that failed is.
             return admission.releasing(resources.redis, tab.hold)
         return admission.settling(resources.redis, tab.hold, amount=amount, body=body)
 

@@ -271,6 +271,9 @@ class Tab:
             total = usage.input + usage.cached_input + usage.cache_write + usage.output
             estimate.learned.remember(self.call.snapshot.organization_id, meter.response_id, total)
             return self._priced(attempt, usage, is_estimated=False)
+        if self.call.inspection.is_warm_up and not meter.has_output:
+            # Nothing is generated, so nothing is owed, however it ends.
+            return None
         is_ours = attempt.ended_by in (EndedBy.CLIENT, EndedBy.US)
         if not meter.has_output and not is_ours and meter.status not in ("ok", "incomplete"):
             return None

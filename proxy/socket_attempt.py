@@ -33,7 +33,6 @@ STALE_SECONDS = 1.0
 """A socket that was found closed within this time of a frame, without a word, was closed before it."""
 MOST_KNOWN = 1000
 WINDOW_HEADER = "x-codex-primary-used-percent"
-NO_TOKENS: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
 
 
 class _Headers(msgspec.Struct):
@@ -130,9 +129,6 @@ class SocketAttempt(Attempting):
         self._is_reused = False
         self._sent_at = 0.0
         self._is_over = False
-        if self._inspection.is_warm_up:
-            # Nothing is generated, so nothing is owed, however it ends.
-            wire.meter.usage = dict(NO_TOKENS)
 
     async def _carry(self, credential: Credential) -> Verdict:
         parent = self._inspection.previous_response_id

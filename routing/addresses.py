@@ -61,6 +61,8 @@ def pinned(base_url: str) -> str | None:
 
 
 def _judged(address: str) -> list[Address]:
+    if not address.isascii() or any(mark <= " " or mark in "?#\\\x7f" for mark in address):
+        raise AddressRefused("A base URL has no blanks, no ? or #, and no letters beyond ASCII: a host's name is spelt xn--.")
     parts = urlsplit(address)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -68,8 +70,8 @@ def _judged(address: str) -> list[Address]:
         raise AddressRefused("The base URL's port is not a number.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise AddressRefused("A base URL begins with https:// or http:// and names a host.")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise AddressRefused("A base URL holds no user, password, query or fragment.")
+    if parts.username or parts.password:
+        raise AddressRefused("A base URL holds no user and no password.")
     allowed = [ipaddress.ip_network(network) for network in settings.UPSTREAM_ALLOWED_NETWORKS]
     addresses = _addresses(parts.hostname, port)
     for found in addresses:

@@ -3,8 +3,6 @@
 Newer clients ask for a compaction by an item in an ordinary request for a response; that is `proxy.dialects.responses`. Pure.
 """
 
-from dataclasses import replace
-
 from proxy.dialects import fields, responses
 from proxy.dialects.inspection import Coded, Inspection, NotServed
 from proxy.dialects.responses import HEARTBEAT, NAME, ResponsesWire, refusal
@@ -24,7 +22,7 @@ def inspect(body: bytes, *, coded: Coded | None = None) -> Inspection:
     found = responses.inspect(body, coded=coded)
     if found.stream:
         raise NotServed("A compaction is not streamed.", param="stream")
-    return replace(found, is_warm_up=False)
+    return found
 
 
 class CompactionMeter(Meter):

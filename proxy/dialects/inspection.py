@@ -43,7 +43,7 @@ class Inspection:
     """What is read of a request. `max_output_tokens` and the like are None when absent.
 
     `coded`: the body as it came if it came compressed; `fields` are of what it unpacks to.
-    `is_warm_up`: nothing is to be generated (`generate: false` of a WebSocket client).
+    `is_warm_up`: nothing is to be generated (`generate: false` of a WebSocket client; over HTTP no upstream is known to heed it).
     `kinds`: the kinds of accounts that can serve this very request, where not all of its dialect's can.
     """
 

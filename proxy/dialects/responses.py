@@ -43,7 +43,6 @@ def inspect(body: bytes, *, coded: Coded | None = None) -> Inspection:
         max_output_tokens=typed(found, "max_output_tokens", int),
         opening=_opening(found),
         coded=coded,
-        is_warm_up=typed(found, "generate", bool) is False,
     )
 
 

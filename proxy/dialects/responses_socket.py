@@ -1,6 +1,7 @@
 """The Responses protocol over WebSocket: a client's frame is the HTTP body with a type of its own, its answer the same events
 without the framing of a stream. Pure."""
 
+from dataclasses import replace
 from typing import Any
 
 from proxy import metering
@@ -25,7 +26,7 @@ def inspect(body: bytes, *, coded: Coded | None = None) -> Inspection:
     found = responses.inspect(body, coded=coded)
     if typed(found.fields, "type", str) != CREATE:
         raise InvalidJson(f"The type of a frame must be {CREATE}.", param="type")
-    return found
+    return replace(found, is_warm_up=True) if typed(found.fields, "generate", bool) is False else found
 
 
 class SocketWire(Wire):

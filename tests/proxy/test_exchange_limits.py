@@ -180,3 +180,31 @@ async def test_without_an_account_nothing_is_held(gateway: Gateway, tenant: Make
     assert error["reason"] in ("no_pool", "no_accounts")
     assert await is_clean(one)
     assert (await in_thread(one.usage)).requests == 0
+
+
+async def test_a_wish_that_nothing_be_generated_holds_no_less(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
+) -> None:
+    """`generate: false` is for WebSockets. Over HTTP it could hold its input alone while others of the kind run and write."""
+    one: Tenant = await tenant()
+    need = cost(input=-(-len(body(max_output_tokens=40_000, generate=False)) // 4), output=40_000)
+    await set_limit(one, scope="key", metric="credits", window="day", amount=text(need - 1))
+    got = await gateway.post(one, max_output_tokens=40_000, generate=False)
+    assert (got.status_code, got.json()["error"]["need"]) == (429, text(need))
+    assert upstream.received(token=one.upstream_token) == []
+
+
+@pytest.mark.parametrize("scripted", [{"status": 400}, {"usage": {"input_tokens": 0, "output_tokens": 0}}])
+async def test_nor_does_it_hide_a_request_from_limits_and_log(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream, scripted: dict[str, Any]
+) -> None:
+    one: Tenant = await tenant()
+    await set_limit(one, scope="key", metric="requests", window="day", amount="2")
+    upstream.script(*[scripted] * 2, token=one.upstream_token)
+    for _ in range(2):
+        await gateway.post(one, generate=False)
+    assert (await gateway.post(one, generate=False)).status_code == 429
+    assert len(upstream.received(token=one.upstream_token)) == 2
+    rows = await logged(one, 2)
+    assert [row.credits for row in rows] == [0, 0]
+    assert (await in_thread(one.usage)).requests == 2

@@ -341,6 +341,10 @@ async def test_cancellation_closes_the_connection(client: Client, moment: str) -
     [
         b"SSH-2.0-OpenSSH_9.2\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 000 None\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 099 Less\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 600 More\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 999 Most\r\ncontent-length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"x-big: " + b"y" * 70_000,
         b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",

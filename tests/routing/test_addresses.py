@@ -4,7 +4,9 @@ import ipaddress
 
 import pytest
 
+from proxy import origins
 from routing import addresses
+from routing.errors import AddressRefused
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,23 @@ def test_not_public(address: str) -> None:
 def test_one_that_wraps_a_private_address_is_not_public(address: str) -> None:
     """N72: mapped, compatible, by NAT64, its local prefix, 6to4, Teredo."""
     assert not addresses.is_public(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://8.8.8.8/a b", "https://8.8.8.8/v\u00e4g", "https://8.8.8.8/\u3000x", "https://8.8.8.8/a\x01b", "https://8.8.8.8/\x7f",
+        "https://8.8.8.8/a\nb", "https://8.8.8.8/a\tb", "https://8.8.8.8/v1?", "https://8.8.8.8/v1?a=b", "https://8.8.8.8/v1#",
+        "https://8.8.8.8/v1#a", "https://8.8.8.8\\@8.8.4.4", "https://b\u00fccher.example", "https://a:b@8.8.8.8", "ftp://8.8.8.8",
+    ],
+)  # fmt: skip
+def test_what_no_request_could_be_sent_to_is_no_base_url(url: str) -> None:
+    with pytest.raises(AddressRefused):
+        addresses.check(url)
+
+
+@pytest.mark.parametrize("url", ["https://8.8.8.8", "HTTPS://8.8.8.8:8443/v1/", " http://8.8.8.8/a%20b/v1 "])
+def test_what_is_taken_can_be_asked(url: str) -> None:
+    origin, target = origins.split(addresses.check(url) + "/responses")
+    assert origin.host == "8.8.8.8"
+    assert target.endswith(b"/responses")
