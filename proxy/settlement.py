@@ -29,6 +29,7 @@ from quotas.holds import Amount, Hold
 from routing.anchors import Anchor
 from routing.health import Kind
 from routing.selection import Lease
+from routing.snapshots import COMPATIBLE
 
 logger = logging.getLogger(__name__)
 
@@ -267,7 +268,7 @@ class Tab:
         if usage is not None:
             if self._is_more_than_sent(usage):
                 return self._implausible(attempt)
-            self._learn(usage)
+            self._learn(attempt, usage)
             total = usage.input + usage.cached_input + usage.cache_write + usage.output
             estimate.learned.remember(self.call.snapshot.organization_id, meter.response_id, total)
             return self._priced(attempt, usage, is_estimated=False)
@@ -340,14 +341,17 @@ class Tab:
         inspection = self.call.inspection
         return counted > len(inspection.body) + UNSENT_TOKENS and not inspection.may_read_more_than_sent()
 
-    def _learn(self, usage: TokenUsage) -> None:
+    def _learn(self, attempt: Attempt, usage: TokenUsage) -> None:
         inspection = self.call.inspection
         if inspection.is_warm_up:
             # Nothing was to come out, which says nothing of answers.
             return
         body_bytes = None if inspection.previous_response_id else len(inspection.body)
-        estimate.learned.learn(
-            self.call.rate.model,
+        source, name = estimate.learned, self.call.rate.model
+        if attempt.lease.account.kind == COMPATIBLE:
+            source, name = estimate.own, estimate.own_name(self.call.snapshot.organization_id, name)
+        source.learn(
+            name,
             body_bytes=body_bytes,
             input_tokens=usage.input + usage.cached_input + usage.cache_write,
             output_tokens=usage.output,

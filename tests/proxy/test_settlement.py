@@ -341,6 +341,29 @@ def test_nothing_is_learned_from_a_few_and_nothing_absurd_from_many() -> None:
     assert (learned.bytes_per_token("x"), learned.output_tokens("x")) == (8.0, 32_768)
 
 
+def test_what_an_endpoint_of_ones_own_says_of_tokens_is_for_its_organization_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever runs one could make everybody's holds of the model as large as it likes."""
+    known, own = Learned(), Learned()
+    monkeypatch.setattr(estimate, "learned", known)
+    monkeypatch.setattr(estimate, "own", own)
+    for _ in range(60):
+        made, attempt = tab(kind="openai_compatible", input="x" * 8000)
+        attempt.meter.usage = {"input_tokens": 5000, "output_tokens": 9_000_000}
+        made.status = attempt.meter.status = "ok"
+        owed(made)
+    inspection = responses.inspect(json.dumps({"model": "m", "input": "x" * 8000}).encode())
+
+    def guess(organization_id: int) -> tuple[int, int]:
+        rate_m = RATES.rate_for("m", NOW)
+        found = estimate.estimate(
+            inspection, rate_m, has_sign_in_account=False, organization_id=organization_id, known=estimate.learned
+        )
+        return found.input_tokens, found.output_tokens
+
+    assert guess(4) == (-(-len(inspection.body) // 4), estimate.OUTPUT_TOKENS)
+    assert guess(3) == (-(-len(inspection.body) // 2.0).__trunc__(), 32_768)
+
+
 @pytest.mark.parametrize(
     ("fields", "asked", "code"),
     [
