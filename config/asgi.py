@@ -24,7 +24,7 @@ from django.urls import re_path  # noqa: E402
 
 from billing import webhooks  # noqa: E402
 from config import bodies  # noqa: E402
-from proxy import catalog, exchange, lifespan, sockets, told, usage  # noqa: E402
+from proxy import catalog, draining, exchange, lifespan, sockets, told, usage  # noqa: E402
 from proxy.dialects import chat, compact, messages, responses  # noqa: E402
 from quotas import consumers  # noqa: E402
 
@@ -38,17 +38,21 @@ compact_app = exchange.app(compact)
 
 async def lifespan_app(scope: Any, receive: Any, send: Any) -> None:
     """Opens and closes what a web process shares; a failure to open stops the process with its reason."""
+    signals: draining.Signals | None = None
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
             try:
                 await lifespan.startup()
+                signals = draining.Signals(lifespan.resources())
             except Exception as error:
                 logger.exception("startup failed")
                 await send({"type": "lifespan.startup.failed", "message": type(error).__name__})
                 return
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
+            if signals is not None:
+                signals.give_back()
             await lifespan.shutdown()
             await send({"type": "lifespan.shutdown.complete"})
             return
@@ -67,8 +71,8 @@ def route(pattern: str, application: Any) -> Any:
     return re_path(pattern, application)
 
 
-bounded_django = bodies.bounded(
-    django_application, settings.DATA_UPLOAD_MAX_MEMORY_SIZE, at_prefix={"/webhooks/": webhooks.MOST_BYTES}
+bounded_django = lifespan.counted(
+    bodies.bounded(django_application, settings.DATA_UPLOAD_MAX_MEMORY_SIZE, at_prefix={"/webhooks/": webhooks.MOST_BYTES})
 )
 live_pages: Any = consumers.websocket_urlpatterns
 

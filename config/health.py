@@ -1,4 +1,6 @@
-"""/health/live: the process answers. /health/ready: it can do its work: database, Redis, migrations. /health/status: how well."""
+"""/health/live: the process answers. /health/ready: it can do its work: database, Redis, migrations, and is not told to stop.
+/health/status: how well.
+"""
 
 import logging
 from typing import Any
@@ -9,6 +11,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_safe
 
 from config import redis as weir_redis
+from proxy import lifespan
 from quotas import reconcile
 
 logger = logging.getLogger(__name__)
@@ -21,7 +24,9 @@ def live(request: HttpRequest) -> JsonResponse:
 
 @require_safe
 def ready(request: HttpRequest) -> JsonResponse:
-    """200 when everything answers, else 503; names what is missing, never why."""
+    """200 when everything answers, else 503; names what is missing, never why. 503 from the moment the process is told to stop."""
+    if lifespan.is_draining():
+        return JsonResponse({"status": "draining", "checks": {}}, status=503)
     checks = {"database": _database(), "redis": _redis()}
     is_ready = all(checks.values())
     return JsonResponse({"status": "ready" if is_ready else "not ready", "checks": checks}, status=200 if is_ready else 503)

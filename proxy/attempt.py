@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from config.errors import DomainError
 from config.redis import RedisUnavailable, ReplyError
 from proxy.continuity import Keeping
 from proxy.dialects.wire import Wire
-from proxy.errors import Answer, HeadersLate, IdleTooLong, UpstreamError
+from proxy.errors import Answer, Draining, HeadersLate, IdleTooLong, Restarting, UpstreamError, UpstreamUnavailable
 from proxy.lifespan import Resources
 from proxy.relay import Downstream
 from proxy.settlement import Attempt, EndedBy, Tab
@@ -83,18 +84,31 @@ class Attempting:
         self._keeping = Keeping(resources, attempt.lease, tab.call.anchors, is_stored=is_stored, is_chained=self.is_chained)
 
     async def run(self) -> Verdict:
-        """Raises what is nobody's answer: cancellation, and faults of our own."""
+        """Raises what is nobody's answer: cancellation, and faults of our own; and Draining, where the process ends first."""
         attempt = self._attempt
         try:
             credential = await credentials.bearer(self._account, version=attempt.lease.credential_version)
         except CredentialError as error:
             attempt.failure = error.code
             return Verdict(failure=Failure(kind=Kind.TOKEN, movable=True, cooldown_seconds=5.0, code=error.code))
+        cuttable = self._resources.cuttable
+        if self._resources.is_cut:
+            raise Draining()
+        leash = asyncio.timeout(None)
         try:
-            return await self._carry(credential)
+            async with leash:
+                cuttable.add(leash)
+                try:
+                    return await self._carry(credential)
+                finally:
+                    cuttable.discard(leash)
         except UpstreamError as error:
             # Its connection keeps the error, which by its traceback would keep this request.
             return await self._broken(error.with_traceback(None))
+        except TimeoutError:
+            if not leash.expired():
+                raise
+            return await self._broken(Restarting(written=attempt.is_written))
         finally:
             self._let_go()
 
@@ -107,7 +121,10 @@ class Attempting:
         raise NotImplementedError
 
     async def _broken(self, error: UpstreamError) -> Verdict:
-        """The connection failed. What was written is never sent again (it may run); what the client has begun is ended."""
+        """The connection failed. What was written is never sent again (it may run); what the client has begun is ended.
+
+        Raises Draining where it was this process that ended, UpstreamUnavailable.
+        """
         raise NotImplementedError
 
     # -- what all transports tell
@@ -179,12 +196,26 @@ class Attempting:
 
     def _blame(self, error: UpstreamError) -> None:
         """Who ended an answer that broke off; it decides what it costs."""
-        if isinstance(error, HeadersLate | IdleTooLong):
+        if isinstance(error, HeadersLate | IdleTooLong | Restarting):
             self._attempt.ended_by = EndedBy.US
         elif self._downstream.has_left:
             self._attempt.ended_by = EndedBy.CLIENT
         elif self._attempt.ended_by is EndedBy.NOBODY:
             self._attempt.ended_by = EndedBy.UPSTREAM
+
+    def _unreached(self, error: UpstreamError) -> Verdict:
+        """Nothing was written: another account may answer instead. Raises Draining."""
+        if isinstance(error, Restarting):
+            raise Draining()
+        return Verdict(failure=health.unreachable(written=False))
+
+    def _unanswered(self, error: UpstreamError) -> DomainError:
+        """What to refuse a request by that was written and brought the client nothing."""
+        if isinstance(error, Restarting):
+            return Draining("The gateway is being restarted. The request may have run and was not sent again.")
+        failure = health.unreachable(written=True)
+        self._resources.spawn(health.report(self._resources.redis, self._attempt.lease.pool, self._account, failure))
+        return UpstreamUnavailable("The upstream did not answer. The request may have run and was not sent again.")
 
     def _failed_event(self, sequence_number: int, code: str, message: str) -> bytes:
         return failed_event(self._tab, self._wire, sequence_number=sequence_number, code=code, message=message)

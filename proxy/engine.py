@@ -82,7 +82,7 @@ class Engine:
 
     async def run(self, resources: Resources, read: Read) -> None:
         """Answers, whatever happens. `read` brings the request in; it may raise DomainError, or `intake.ClientGone`."""
-        resources.running += 1
+        resources.enter(self)
         answer: Answer | None = None
         refusal: DomainError | None = None
         try:
@@ -103,7 +103,7 @@ class Engine:
             logger.exception("request failed")
             answer = self._refusal(resources, errors.InternalError("The gateway failed. The request was not completed."))
         finally:
-            resources.running -= 1
+            resources.leave(self)
         if answer is not None:
             await self._answer(answer)
         await self._downstream.end()
@@ -150,7 +150,7 @@ class Engine:
     async def _respond(self, resources: Resources, read: Read) -> Answer | None:
         """The whole answer to send, or None if the client has its stream. Raises DomainError."""
         if resources.is_draining:
-            raise errors.Draining("The gateway is being restarted. Try again in a few seconds.")
+            raise errors.Draining()
         inspection = await read(resources)
         caller = self._caller
         assert caller is not None, "`read` identifies the caller"

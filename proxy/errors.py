@@ -22,6 +22,7 @@ UpstreamError (not shown to clients; `proxy.attempt` judges it)
 ├─ HeadersLate            no response head in time
 ├─ IdleTooLong            silence inside the body
 ├─ Cut                    the connection ended before the response did
+├─ Restarting             this process ends before the response does
 └─ BadAnswer              the peer does not speak HTTP/1.1 as we understand it
 
 `answer` is one of the two places that turn domain errors into HTTP (the other one is `config.rest`).
@@ -95,6 +96,9 @@ class Draining(ProxyError):
     code = "draining"
     status = 503
 
+    def __init__(self, message: str = "The gateway is being restarted. Try again in a few seconds.") -> None:
+        super().__init__(message)
+
 
 class Degraded(ProxyError):
     code = "degraded"
@@ -131,6 +135,8 @@ class UpstreamError(Exception):
     """What went wrong between us and an upstream. `written`: were bytes of the request handed to the socket?"""
 
     reason: ClassVar[str] = "upstream"
+    told: ClassVar[str] = "The upstream ended the stream before it was complete."
+    """To the client of a stream that it broke off."""
 
     def __init__(self, message: str = "", *, written: bool = True) -> None:
         super().__init__(message or type(self).__name__)
@@ -160,6 +166,11 @@ class Cut(UpstreamError):
     def __init__(self, message: str = "", *, written: bool = True, is_silent: bool = False) -> None:
         super().__init__(message, written=written)
         self.is_silent = is_silent
+
+
+class Restarting(UpstreamError):
+    reason = "draining"
+    told = "The gateway was restarted before the stream was complete."
 
 
 class BadAnswer(UpstreamError):

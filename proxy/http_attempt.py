@@ -9,7 +9,7 @@ from django.conf import settings
 from proxy import headers as wire_headers
 from proxy import metering, sse
 from proxy.attempt import ABOUT_ACCOUNTS, CLIENTS_OWN, MOST_ERROR_BYTES, Attempting, Verdict
-from proxy.errors import JSON_TYPE, Answer, BadAnswer, Cut, UpstreamError, UpstreamUnavailable
+from proxy.errors import JSON_TYPE, Answer, BadAnswer, Cut, Restarting, UpstreamError
 from proxy.relay import StreamRelay
 from proxy.settlement import EndedBy
 from proxy.sse import Event
@@ -263,7 +263,7 @@ class HttpAttempt(Attempting):
             extra={"account": self._account.uuid, "reason": error.reason, "detail": str(error), "written": error.written},
         )
         if not error.written:
-            return Verdict(failure=health.unreachable(written=False))
+            return self._unreached(error)
         relay = self._relay
         if relay is not None:
             relay.see_rest()
@@ -278,16 +278,12 @@ class HttpAttempt(Attempting):
         if self._downstream.has_left:
             tab.status = "client_closed"
             return Verdict()
-        tab.status = "upstream_cut" if meter.has_output or attempt.http_status else "failed"
+        is_upstreams = not isinstance(error, Restarting)
+        tab.status = "upstream_cut" if is_upstreams and (meter.has_output or attempt.http_status) else "failed"
         if relay is not None and relay.is_open:
-            event = self._failed_event(
-                relay.next_sequence_number(), "stream_incomplete", "The upstream ended the stream before it was complete."
-            )
-            await relay.break_off(event)
+            await relay.break_off(self._failed_event(relay.next_sequence_number(), "stream_incomplete", error.told))
             return Verdict()
-        failure = health.unreachable(written=True)
-        self._resources.spawn(health.report(self._resources.redis, attempt.lease.pool, self._account, failure))
-        raise UpstreamUnavailable("The upstream did not answer. The request may have run and was not sent again.")
+        raise self._unanswered(error)
 
     # -- heads
 

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,7 @@ from config import snapshot
 from config.clock import utc_now
 from config.errors import DomainError
 from config.redis import Redis
+from proxy.asgi import App, Receive, Scope, Send
 from proxy.guard import Guard
 from proxy.leases import LeaseKeeper
 from proxy.upstream import Client
@@ -35,8 +36,13 @@ class Resources:
     leases: LeaseKeeper
     sockets: SocketClient
     is_draining: bool = False
-    running: int = 0
-    """Proxied requests between their first byte and their settlement."""
+    """What is new is refused."""
+    is_cut: bool = False
+    """What still runs ends now."""
+    cuttable: set[asyncio.Timeout] = field(default_factory=set)
+    """Around each attempt at an upstream; their expiry ends it."""
+    _running: set[object] = field(default_factory=set)
+    _at_drain: set[Callable[[], None]] = field(default_factory=set)
     _tasks: "set[asyncio.Future[Any]]" = field(default_factory=set)
     _declined: dict[int, float] = field(default_factory=dict)
     """Accounts whose upstream speaks no WebSocket, until when that is believed, by the loop's clock."""
@@ -73,12 +79,62 @@ class Resources:
         self._declined = {account_id: until for account_id, until in self._declined.items() if until > now}
         return frozenset(self._declined)
 
+    @property
+    def running(self) -> int:
+        """Requests between their first byte and their settlement."""
+        return len(self._running)
+
+    def enter(self, request: object) -> None:
+        self._running.add(request)
+
+    def leave(self, request: object) -> None:
+        self._running.discard(request)
+
+    def on_drain(self, call: Callable[[], None]) -> Callable[[], None]:
+        """`call()` once the process begins to drain, until what is returned is called."""
+        self._at_drain.add(call)
+        return lambda: self._at_drain.discard(call)
+
+    def refuse(self) -> None:
+        """From now on new requests are refused; running ones end as they may."""
+        self.is_draining = True
+        waiting, self._at_drain = self._at_drain, set()
+        for call in waiting:
+            call()
+
+    def cut(self) -> None:
+        """Ends what still runs: a stream by its failed event, another answer by a refusal; both owe what has been made."""
+        if not self.is_cut:
+            self.is_cut = True
+            now = asyncio.get_running_loop().time()
+            for leash in self.cuttable:
+                leash.reschedule(now)
+
+    async def drain(self, seconds: float) -> None:
+        """Refuses what is new; ends when all that runs now has ended, or END_SECONDS after it was cut, which is after `seconds`."""
+        self.refuse()
+        mine = set(self._running)
+        await self._until_ended(mine, seconds)
+        self.cut()
+        await self._until_ended(mine, END_SECONDS)
+
+    async def _until_ended(self, requests: set[object], seconds: float) -> None:
+        """Or cut while they run, or `seconds` have passed. Looks again and again, so that a request need not tell of its end."""
+        was_cut, until = self.is_cut, asyncio.get_running_loop().time() + seconds
+        while requests & self._running and asyncio.get_running_loop().time() < until:
+            if self.is_cut and not was_cut:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
     async def finish(self, seconds: float) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
 
 GC_THRESHOLDS = (10_000, 10, 10)
+LOOK_SECONDS = 0.02
+END_SECONDS = 3.0
+"""For the last events of streams that were cut, and their settlements."""
 
 _resources: Resources | None = None
 _listener: asyncio.Task[None] | None = None
@@ -137,7 +193,7 @@ async def shutdown() -> None:
     ending, _resources = _resources, None
     if ending is None:
         return
-    ending.is_draining = True
+    ending.refuse()
     await ending.finish(settings.DRAIN_SECONDS)
     remaining = await admission.finish(ending.redis, timeout_seconds=settings.DRAIN_SECONDS)
     if remaining:
@@ -156,4 +212,26 @@ async def shutdown() -> None:
 def drain() -> None:
     """From now on new requests are refused; running ones end as they may."""
     if _resources is not None:
-        _resources.is_draining = True
+        _resources.refuse()
+
+
+def is_draining() -> bool:
+    """Does this process take no new requests?"""
+    return _resources is not None and _resources.is_draining
+
+
+def counted(app: App) -> App:
+    """The same, but a process that drains waits for what it has begun."""
+
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+        request, opened = object(), _resources
+        if opened is None:
+            await app(scope, receive, send)
+            return
+        opened.enter(request)
+        try:
+            await app(scope, receive, send)
+        finally:
+            opened.leave(request)
+
+    return handle

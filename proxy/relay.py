@@ -238,6 +238,9 @@ class StreamRelay:
 
     async def break_off(self, event: bytes) -> None:
         """Ends the client's stream with an event of ours in place of an unfinished one of the upstream's."""
+        if not self._downstream.is_started:
+            # It was broken off before the head could be sent.
+            await self._downstream.start(*self._head)
         await self._downstream.write(b"\n\n" + event if self.has_unfinished_event else event)
 
     def _keep(self, data: bytes) -> None:

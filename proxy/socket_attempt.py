@@ -12,7 +12,7 @@ from proxy import errors, frames, metering
 from proxy import headers as wire_headers
 from proxy.attempt import ABOUT_ACCOUNTS, CLIENTS_OWN, MOST_ERROR_BYTES, Attempting, Verdict
 from proxy.dialects.wire import Wire
-from proxy.errors import JSON_TYPE, Answer, BadAnswer, Cut, UpstreamError, UpstreamUnavailable
+from proxy.errors import JSON_TYPE, Answer, BadAnswer, Cut, Restarting, UpstreamError
 from proxy.frames import APART, FrameDownstream, FrameRelay
 from proxy.lifespan import Resources
 from proxy.settlement import Attempt, Tab
@@ -278,21 +278,17 @@ class SocketAttempt(Attempting):
         )
         is_silent = relay is not None and not meter.events and self._loop.time() - self._sent_at < STALE_SECONDS
         if not error.written or (isinstance(error, Cut) and self._is_reused and is_silent):
-            return Verdict(failure=health.unreachable(written=False))
+            return self._unreached(error)
         self._blame(error)
         if self._downstream.has_left:
             tab.status = "client_closed"
             return Verdict()
-        tab.status = "upstream_cut" if meter.events else "failed"
+        tab.status = "upstream_cut" if meter.events and not isinstance(error, Restarting) else "failed"
         if relay is not None and relay.is_open:
-            event = self._failed_event(
-                relay.next_sequence_number(), "stream_incomplete", "The upstream ended the response before it was complete."
-            )
+            event = self._failed_event(relay.next_sequence_number(), "stream_incomplete", error.told)
             await self._frames.write(event, is_last=True)
             return Verdict()
-        failure = health.unreachable(written=True)
-        self._resources.spawn(health.report(self._resources.redis, attempt.lease.pool, self._account, failure))
-        raise UpstreamUnavailable("The upstream did not answer. The request may have run and was not sent again.")
+        raise self._unanswered(error)
 
     def _refusal(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> Answer:
         call = self._tab.call

@@ -101,6 +101,8 @@ class ClientSocket:
         except OSError:
             return
         self._main = asyncio.current_task()
+        # At once where nothing runs, else after the turn.
+        forget = self._resources.on_drain(self._connection.shutdown) if self._connection is not None else None
         try:
             await self._listen()
         except asyncio.CancelledError:
@@ -112,6 +114,8 @@ class ClientSocket:
             assert self._main is not None
             self._main.uncancel()
         finally:
+            if forget is not None:
+                forget()
             await self._end()
 
     # -- the upgrade
@@ -124,7 +128,7 @@ class ClientSocket:
         refused = ""
         try:
             if resources.is_draining:
-                raise errors.Draining("The gateway is being restarted. Try again in a few seconds.")
+                raise errors.Draining()
             caller = await self._identified()
             if not speaks_socket(resources, caller) or await self._is_kept_on_http(caller):
                 raise UseHttp("This pool is served over HTTP. Use POST.")

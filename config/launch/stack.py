@@ -249,7 +249,8 @@ def _start_upstream(var: Path, environ: dict[str, str], supervisor: Supervisor) 
         port = int(probe.getsockname()[1])
     remembered.write_text(str(port))
     url = f"http://127.0.0.1:{port}"
-    environ |= {"UPSTREAM_CHATGPT_URL": f"{url}/backend-api", "UPSTREAM_OPENAI_URL": f"{url}/v1", "UPSTREAM_AUTH_URL": url}
+    environ |= {"UPSTREAM_CHATGPT_URL": f"{url}/backend-api", "UPSTREAM_OPENAI_URL": f"{url}/v1"}
+    environ |= {"UPSTREAM_ANTHROPIC_URL": f"{url}/v1", "UPSTREAM_AUTH_URL": url}
     command = [sys.executable, "-m", "uvicorn", "demo.upstream:app", "--host", "127.0.0.1", "--port", str(port)]
     quiet = ["--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "1"]
     # As large as what a gateway may send; its own bound decides.
@@ -273,8 +274,8 @@ def _migrate() -> None:
 def _start_processes(options: argparse.Namespace, var: Path, environ: dict[str, str], supervisor: Supervisor) -> None:
     manage = [sys.executable, str(folders.PROJECT / "manage.py")]
     celery = [sys.executable, "-m", "celery", "-A", "config.celery", "--workdir", str(folders.PROJECT)]
-    # Running streams may finish; a second Ctrl-C cuts them.
-    patience = float(environ.get("DRAIN_SECONDS") or 30) + 5
+    # Running streams may finish; a second Ctrl-C cuts them. Those that last too long are ended and settled after that time.
+    patience = float(environ.get("DRAIN_SECONDS") or 30) + 10
     for number in range(options.gateways):
         serve = [*manage, "serve", "--host", options.host, "--port", str(options.port + number)]
         supervisor.add(f"web-{number}", serve, environ, stage=WEB, patience_seconds=patience)

@@ -13,6 +13,8 @@ from pathlib import Path
 from config.launch import embedded
 
 BACK_OFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
+HURRY_SECONDS = 1.0
+"""What a child gets for its last words when a second signal is heard: a web process ends its streams and settles them."""
 CALM_SECONDS = 60.0
 """A child that ran this long begins its back-off anew."""
 TOLD_LINES = 8
@@ -175,15 +177,23 @@ class Supervisor:
         """Children stage by stage, the highest first; then the servers in reverse order."""
         self._stopping = True
         for stage in sorted({child.stage for child in self.children}, reverse=True):
-            group = [child for child in self.children if child.stage == stage]
-            for child in group:
-                child.ask_to_stop()
-            asked = time.monotonic()
-            while not self._hurry and any(
-                child.is_running() and time.monotonic() < asked + child.patience_seconds for child in group
-            ):
-                time.sleep(0.02)
-            for child in group:
-                child.end()
+            self._stop_together([child for child in self.children if child.stage == stage])
         for served in reversed(self.servers):
             served.server.stop()
+
+    def _stop_together(self, group: list[Child]) -> None:
+        """Asked once, and once more when somebody is in a hurry; then killed."""
+        for child in group:
+            child.ask_to_stop()
+        asked, was_in_hurry = time.monotonic(), self._hurry
+        hurried = asked
+        while any(child.is_running() and time.monotonic() < asked + child.patience_seconds for child in group):
+            if self._hurry and not was_in_hurry:
+                hurried, was_in_hurry = time.monotonic(), True
+                for child in group:
+                    child.ask_to_stop()
+            if was_in_hurry and time.monotonic() > hurried + HURRY_SECONDS:
+                break
+            time.sleep(0.02)
+        for child in group:
+            child.end()

@@ -33,6 +33,7 @@ def environment(upstream_url: str, **extra: str) -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "config.settings.test",
         "UPSTREAM_CHATGPT_URL": f"{upstream_url}/backend-api",
         "UPSTREAM_OPENAI_URL": f"{upstream_url}/v1",
+        "UPSTREAM_ANTHROPIC_URL": f"{upstream_url}/v1",
         "UPSTREAM_AUTH_URL": upstream_url,
         "PYTHONUNBUFFERED": "1",
         **extra,

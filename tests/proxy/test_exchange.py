@@ -153,6 +153,7 @@ async def test_the_warm_path_asks_no_query_and_two_round_trips(
             assert len(seen) == 4
 
 
+@pytest.mark.alone
 async def test_the_preamble_waits_for_output_but_not_for_long(
     gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
 ) -> None:

@@ -10,6 +10,8 @@ from django.core.management.base import BaseCommand, CommandError
 
 from proxy import socket_server
 
+CLOSING_SECONDS = 2
+
 
 class Command(BaseCommand):
     help = "Serve proxied requests and pages. DATABASE_URL and REDIS_URL must be set."
@@ -44,6 +46,7 @@ class Command(BaseCommand):
             # Forwarded headers are judged by TrustedProxyMiddleware.
             proxy_headers=False,
             server_header=False,
-            timeout_graceful_shutdown=int(settings.DRAIN_SECONDS),
+            # What ran has ended by then (`proxy.draining`): this is for connections that a client keeps open.
+            timeout_graceful_shutdown=CLOSING_SECONDS,
             **socket_server.OPTIONS,
         )
