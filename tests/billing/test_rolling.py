@@ -139,6 +139,7 @@ def test_the_tasks_may_run_twice() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.alone
 def test_five_thousand_seats_due_at_once_are_one_sweep() -> None:
     """E20: 5,000 members due at 00:00, 4 workers: one sweep, in pages, each period once; reading waits for none of it."""
     # Long ago, so that nothing that other tests have committed is due.

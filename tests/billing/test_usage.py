@@ -264,6 +264,7 @@ def test_text_that_postgres_does_not_take_is_made_fit(organization: Organization
     assert row.raw_usage == {"no\ufffdte": ["\ufffd", {"é": "\\u0000"}]}
 
 
+@pytest.mark.alone
 def test_a_full_batch_takes_a_handful_of_statements_and_little_time(organization: Organization, key: ApiKey) -> None:
     def batch() -> list[UsageEvent]:
         lines = (line(rate_id=7, account_id=3, input=1000, cached_input=20_000, output=400, credits=100),)

@@ -173,6 +173,7 @@ async def test_a_script_error_is_a_reply_error(redis: Redis) -> None:
         script.run(sync_client(), [], [])
 
 
+@pytest.mark.alone
 async def test_nothing_listens_means_unavailable_at_once() -> None:
     gone = Redis("redis://:secret@127.0.0.1:1/0")
     started = asyncio.get_running_loop().time()
@@ -214,6 +215,7 @@ async def test_commands_in_flight_fail_when_the_connection_breaks(relay: Relay, 
     assert [type(answer) for answer in await waiting] == [RedisUnavailable, RedisUnavailable]
 
 
+@pytest.mark.alone
 async def test_a_silent_server_is_given_up_after_the_timeout(relay: Relay, through: Redis) -> None:
     await through.call("PING")
     relay.is_silent = True

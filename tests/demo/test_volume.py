@@ -74,6 +74,7 @@ def test_the_months_tables_are_as_they_were(slug: str) -> None:
         assert cursor.fetchone() == (1, True, 1, 1, 1)
 
 
+@pytest.mark.alone
 def test_reports_and_pages_keep_to_their_time(slug: str, tmp_path: Path) -> None:
     """H5: pages and reports of a month come from hourly sums; what they read of the log is bounded."""
     plans = tmp_path / "plans.md"

@@ -65,6 +65,7 @@ def test_a_crashed_child_is_started_again_after_a_growing_pause(
     assert "    because\n" in told
 
 
+@pytest.mark.alone
 def test_stages_stop_from_the_highest_down_and_the_children_of_one_together(running: Supervisor, folder: Path) -> None:
     out = folder / "out"
     script = SLOWLY.format(out=out)
@@ -95,6 +96,7 @@ def test_a_child_that_outlives_its_patience_is_killed_with_what_it_started(runni
     assert processes.still_alive([grandchild], within=2) == []
 
 
+@pytest.mark.alone
 def test_a_second_signal_cuts_what_takes_its_time(running: Supervisor) -> None:
     child = running.add(
         "slow", [*SHELL, "trap '' TERM; echo ready; while :; do sleep 0.02; done"], {"PATH": os.environ["PATH"]}, stage=1

@@ -166,6 +166,7 @@ def test_only_a_request_that_speaks_of_compaction_has_its_answers_items_read() -
 # ------------------------------------------------------------------------------------------------------------------ price
 
 
+@pytest.mark.alone
 def test_a_long_conversation_without_anchors_is_only_searched() -> None:
     """Fractions of what the body's first scan costs; both are timed, so that a slow machine is slow at both."""
     said = message({"type": "input_text", "text": 'a "quoted" word, and file_id, compaction. ' * 20})

@@ -260,6 +260,7 @@ async def test_a_cut_before_output_is_not_sent_again_and_costs_nothing(
 
 
 @pytest.mark.parametrize("gateway_settings", [{"UPSTREAM_HEADER_TIMEOUT_SECONDS": 0.4}])
+@pytest.mark.alone
 async def test_an_upstream_that_never_answers_is_given_up_in_time(
     gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
 ) -> None:

@@ -168,6 +168,7 @@ async def test_many_at_once_ask_the_name_server_once_and_one_that_leaves_takes_n
     await client.close()
 
 
+@pytest.mark.alone
 async def test_a_name_server_that_does_not_answer_holds_up_nobody_else(names: Names) -> None:
     names.pause_seconds = 1.0
     client = Client(**{**TIMES, "connect_seconds": 0.3}, guard=Guard())

@@ -78,6 +78,7 @@ def test_what_is_not_a_request_is_invalid_json(body: bytes) -> None:
         responses.inspect(body)
 
 
+@pytest.mark.alone
 def test_a_body_of_a_million_fields_is_refused_before_they_are_walked() -> None:
     """Walking them took 14 s, in which no stream of the process moved and its holds ran out."""
     many = b'{"model":"m"' + b"".join(b',"%d":0' % number for number in range(300_000)) + b"}"

@@ -84,6 +84,7 @@ async def test_inside_a_chain_the_client_is_asked_for_everything_again(
     await check_counters(one, rows)
 
 
+@pytest.mark.alone
 async def test_a_response_that_nobody_knows_is_refused_at_once(
     gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
 ) -> None:

@@ -152,6 +152,7 @@ def test_any_split_reads_like_none(names: list[str], sizes: list[int], newline: 
         (b'event: response.completed\ndata: {"type":"response.completed","x":"', True),
     ],
 )
+@pytest.mark.alone
 def test_an_event_of_8_mib_takes_linear_time(head: bytes, kept: bool) -> None:
     """N24: in 16 KiB chunks; what is not wanted is not kept."""
 

@@ -258,6 +258,7 @@ async def test_a_message_above_the_bound_is_a_bad_answer(monkeypatch: pytest.Mon
             await socket.receive()
 
 
+@pytest.mark.alone
 async def test_silence_ends_the_wait_though_pings_are_answered() -> None:
     async def script(peer: Peer) -> None:
         await accept(peer)
@@ -275,6 +276,7 @@ async def test_silence_ends_the_wait_though_pings_are_answered() -> None:
 
 
 @pytest.mark.parametrize("is_waited_for", [True, False])
+@pytest.mark.alone
 async def test_a_black_hole_is_noticed_by_its_unanswered_ping(is_waited_for: bool) -> None:
     """N64: after a ping's interval and its deadline (20 s each in earnest), in a turn and between turns."""
 

@@ -228,6 +228,7 @@ def test_an_organization_that_is_not_there_keeps_nobody_waiting(tenant: Tenant) 
     assert redis.xlen(refusal_log.stream_key(nowhere)) == 0
 
 
+@pytest.mark.alone
 async def test_a_note_waits_for_nothing_and_leaves_nothing_behind(tenant: Tenant, caplog: pytest.LogCaptureFixture) -> None:
     """No Redis at all: every note returns at once, at most so many are kept in memory, and no error escapes."""
     snapshot, key = await in_thread(lambda: (loaded := tenant.snapshot(), tenant.key_of(loaded)))

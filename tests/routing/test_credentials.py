@@ -496,6 +496,7 @@ def test_a_sweep_leaves_an_account_that_another_process_is_renewing_to_it(
     assert (account.credential_version, account.status) == (1, "active")
 
 
+@pytest.mark.alone
 def test_an_issuer_that_hangs_for_one_does_not_make_the_others_late(organization: Organization, upstream: ScriptedUpstream) -> None:
     """N42: the sweep renews side by side."""
     slow = [join(organization, upstream, expires_in=400) for _ in range(4)]
