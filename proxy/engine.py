@@ -43,7 +43,8 @@ from routing.snapshots import ANTHROPIC, CHATGPT, PoolSnapshot
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-MAX_RELOADS = 3
+MAX_RELOADS = 10
+"""Many accounts that join, or are signed out, are many changes in a row."""
 SETTLE_WAIT_SECONDS = 1.0
 """The answer's end waits this long for its settlement, so that who asks next sees it; then it is told without."""
 CONNECT_PAUSE_SECONDS = 0.05

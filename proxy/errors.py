@@ -190,6 +190,8 @@ _TYPES: Mapping[str, str] = {
 _FINAL = frozenset({"limit_reached", "pool_exhausted"})
 _RETRY_AFTER_DEGRADED_SECONDS = 5
 _EXTRAS = ("scope", "scope_name", "metric", "window", "limit", "used", "held", "need", "resets_at", "reason")
+STREAM_INCOMPLETE = "stream_incomplete"
+"""What ends a stream of ours whose upstream broke off."""
 JSON_TYPE = (b"content-type", b"application/json")
 
 

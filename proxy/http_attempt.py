@@ -9,7 +9,7 @@ from django.conf import settings
 from proxy import headers as wire_headers
 from proxy import metering, sse
 from proxy.attempt import ABOUT_ACCOUNTS, CLIENTS_OWN, MOST_ERROR_BYTES, Attempting, Verdict
-from proxy.errors import JSON_TYPE, Answer, BadAnswer, Cut, Restarting, UpstreamError
+from proxy.errors import JSON_TYPE, STREAM_INCOMPLETE, Answer, BadAnswer, Cut, Restarting, UpstreamError
 from proxy.relay import StreamRelay
 from proxy.settlement import EndedBy
 from proxy.sse import Event
@@ -168,16 +168,14 @@ class HttpAttempt(Attempting):
                 self._take_windows()
             if meter.has_output:
                 self._tab.saw_output()
-            if meter.failure is not None and not meter.has_output:
-                return self._refused_in_stream(response, None)
+            if meter.failure is not None:
+                return self._refused_folded(response, kept)
             self._brings(events)
             if size > MOST_ANSWER_BYTES:
                 raise BadAnswer("the answer is too large to be folded")
             if chunk is None:
                 break
             self._observe()
-        if meter.failure is not None:
-            self._failed_late(response.headers, meter.failure)
         if not meter.is_terminal:
             raise cut
         try:
@@ -233,6 +231,17 @@ class HttpAttempt(Attempting):
         answer = Answer(response.status, self._passed(response), body) if failure.kind in CLIENTS_OWN else None
         return Verdict(answer=answer, failure=failure)
 
+    def _refused_folded(self, response: Response, kept: list[Event]) -> Verdict:
+        """A stream that failed, early or late; the client has seen nothing of it. What it had is told where its dialect can."""
+        verdict = self._refused_in_stream(response, None)
+        if verdict.answer is None or not self._attempt.meter.has_output:
+            return verdict
+        try:
+            body = self._wire.fold(kept)
+        except ValueError:
+            return verdict
+        return Verdict(answer=self._rewritten(response, response.status, body), failure=verdict.failure)
+
     def _refused_in_stream(self, response: Response, relay: StreamRelay | None) -> Verdict:
         """A failing event before any output; the client has seen nothing of it."""
         meter = self._attempt.meter
@@ -281,7 +290,7 @@ class HttpAttempt(Attempting):
         is_upstreams = not isinstance(error, Restarting)
         tab.status = "upstream_cut" if is_upstreams and (meter.has_output or attempt.http_status) else "failed"
         if relay is not None and relay.is_open:
-            await relay.break_off(self._failed_event(relay.next_sequence_number(), "stream_incomplete", error.told))
+            await relay.break_off(self._failed_event(relay.next_sequence_number(), STREAM_INCOMPLETE, error.told))
             return Verdict()
         raise self._unanswered(error)
 

@@ -18,7 +18,7 @@ from quotas.standing import Usage
 
 logger = logging.getLogger(__name__)
 
-MAX_RELOADS = 3
+MAX_RELOADS = 10
 
 
 @dataclass(frozen=True, slots=True)

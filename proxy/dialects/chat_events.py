@@ -13,6 +13,7 @@ import msgspec
 from proxy import metering
 from proxy.dialects import chat_words
 from proxy.dialects.chat_words import CALLS, Asked, Begun
+from proxy.errors import STREAM_INCOMPLETE
 from proxy.metering import CREATED, ITEM_DONE, TERMINAL
 from proxy.sse import Event, Want
 
@@ -70,9 +71,10 @@ class Chunks:
         return b"".join(out)
 
     def failed(self, *, code: str, message: str) -> bytes:
-        """What ends a stream that breaks off: with the upstream's own words, if it gave any."""
+        """What ends a stream: one that broke off with the upstream's own words, if it gave any."""
         self._has_ended = True
-        return chat_words.error_chunk(**(self._failure or {"code": code, "message": message}))
+        told = self._failure if code == STREAM_INCOMPLETE else None
+        return chat_words.error_chunk(**(told or {"code": code, "message": message}))
 
     def _event(self, out: list[bytes], name: str, data: bytes) -> None:
         if name in _TEXTS or name in _ARGUMENTS:
