@@ -15,10 +15,7 @@ HELD_SECONDS = 0.25
 HELD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
 """The part of an unfinished event that is kept back, so that a stream we must end ourselves ends between events."""
-_WINDOWS_EVENT = re.compile(
-    rb'(?:(?<=\n\n)|(?<=\n\r\n)|\A)(?:event: ?codex\.rate_limits\r?\n|data: ?\{\s*"type"\s*:\s*"codex\.rate_limits")'
-    rb"(?s:.*?)\n\r?\n"
-)
+_EVENT_END = re.compile(rb"\n\r?\n")
 
 
 class Downstream:
@@ -188,7 +185,13 @@ class StreamRelay:
         """What is to be passed on of `chunk` and all that waits: an account's own windows are nothing for its clients."""
         ready = b"".join([*self._waiting, chunk])
         self._waiting, self._waiting_bytes = [], 0
-        ready = _WINDOWS_EVENT.sub(b"", ready)
+        kept, start = [], 0
+        for found in _EVENT_END.finditer(ready):
+            event = ready[start : found.end()]
+            if sse.name_of(event) != metering.WINDOWS:
+                kept.append(event)
+            start = found.end()
+        ready = b"".join([*kept, ready[start:]])
         return ready, max(0, len(ready) - self._scanner.unfinished_bytes)
 
     async def open(self) -> None:

@@ -224,6 +224,12 @@ class Scanner:
         return Event(name, size)
 
 
+def name_of(event: bytes) -> str | None:
+    """The name of one whole event, its empty line included; None if it is none."""
+    found = Scanner(lambda _: Want.COUNT, largest=len(event)).feed(event)[0]
+    return found[0].name if found else None
+
+
 def _end(chunk: bytes, start: int) -> int:
     """The position after the first empty line; -1 if there is none."""
     plain = chunk.find(b"\n\n", start)

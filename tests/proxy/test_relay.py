@@ -193,7 +193,22 @@ async def test_leaving_after_the_end_is_not_leaving() -> None:
 WINDOWS = b'event: codex.rate_limits\ndata: {"type":"codex.rate_limits","plan_type":"plus","rate_limits":{"primary":{"used_percent":42}}}\n\n'
 
 
-@pytest.mark.parametrize("told", [WINDOWS, WINDOWS.partition(b"\n")[2], WINDOWS.replace(b"\n", b"\r\n")])
+@pytest.mark.parametrize(
+    "told",
+    [
+        WINDOWS,
+        WINDOWS.partition(b"\n")[2],
+        WINDOWS.replace(b"\n", b"\r\n"),
+        b": hello\n" + WINDOWS,
+        b"id: 7\n" + WINDOWS,
+        b"\n" + WINDOWS,
+        WINDOWS.replace(b"limits\n", b"limits  \n"),
+        WINDOWS.replace(b": ", b":"),
+        b'data: {"plan_type":"plus","type":"codex.rate_limits"}\n\n',
+        b'data: {"type":"codex\\u002erate_limits","plan_type":"plus"}\n\n',
+        b'event: codex.rate_limits\ndata: {"plan_type":\ndata: "plus"}\n\n',
+    ],
+)
 async def test_the_windows_of_an_account_are_taken_out_however_the_stream_is_split(told: bytes) -> None:
     """N6: they are the pool's business; every other byte stays, also a text that names such an event."""
     said = TEXT.replace(b"Hello", b"event: codex.rate_limits")
