@@ -1,5 +1,6 @@
 """The services of a test run, seen from a run of its own."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -17,6 +18,17 @@ from tests.launch import processes
 
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 ASKED = "tests/launch/test_locks.py"
+NOTING = """
+import os, pathlib, time
+import pytest
+
+def note(name):
+    with (pathlib.Path(__file__).parent / "notes").open("a") as notes:
+        notes.write(f"{name} begins {os.environ['PYTEST_XDIST_WORKER']} {os.environ['REDIS_URL']}\\n")
+        notes.flush()
+        time.sleep(0.2)
+        notes.write(f"{name} ends\\n")
+"""
 
 
 @pytest.fixture
@@ -83,4 +95,32 @@ def test_a_run_that_was_killed_leaves_no_process_and_the_next_removes_its_folder
     assert processes.still_alive(servers, within=10) == []
     assert len(list(folder.glob(f"{plugin.PREFIX}*"))) == 1
     assert run(fresh).returncode == 0
+    assert list(folder.glob(f"{plugin.PREFIX}*")) == []
+
+
+def test_workers_have_servers_of_their_own_and_let_others_be_alone(fresh: dict[str, str], folder: Path) -> None:
+    """A test that measures has no other beside it, and the last one runs when all others have."""
+    for number in range(3):
+        tests = "".join(
+            f"{mark}\ndef test_{name}_{at}():\n    note('{name}')\n"
+            for at in range(3)
+            for mark, name in (("", f"file-{number}".replace("-", "_")), ("@pytest.mark.alone", f"alone_{number}"))
+        )
+        (folder / f"test_{number}.py").write_text(NOTING + tests)
+    (folder / "test_z.py").write_text(NOTING + "@pytest.mark.last\ndef test_last():\n    note('last')\n")
+    settings = ["-c", str(folders.PROJECT / "pyproject.toml"), "--rootdir", str(folders.PROJECT)]
+    command = [*PYTEST, *settings, "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", str(folder)]
+    done = subprocess.run(command, env=fresh, cwd=folders.PROJECT, capture_output=True, text=True, check=False, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    notes = [line.split() for line in (folder / "notes").read_text().splitlines()]
+    assert len(notes) == 2 * (3 * 6 + 1)
+    assert (
+        len({(note[2], note[3]) for note in notes if note[1] == "begins"}) == len({note[3] for note in notes if len(note) > 3}) == 2
+    )
+    beside = [first[0] for first, second in itertools.pairwise(notes) if first[1] == second[1] == "begins"]
+    assert beside, "no two tests ran beside each other"
+    for first, second in itertools.pairwise(notes):
+        if first[1] == "begins" and "alone" in first[0] + second[0]:
+            assert second == [first[0], "ends"]
+    assert [note[0] for note in notes[-2:]] == ["last", "last"]
     assert list(folder.glob(f"{plugin.PREFIX}*")) == []

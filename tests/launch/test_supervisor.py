@@ -114,6 +114,23 @@ def test_a_second_signal_cuts_what_takes_its_time(running: Supervisor) -> None:
     assert not child.is_running()
 
 
+def test_a_second_signal_is_passed_on_for_last_words(running: Supervisor) -> None:
+    """A web process ends its streams on it, and settles them."""
+    script = "n=0; trap 'n=$((n+1)); [ $n -lt 2 ] || { echo cut; exit 0; }' TERM; echo ready; while :; do sleep 0.02; done"
+    child = running.add("web-0", [*SHELL, script], {"PATH": os.environ["PATH"]}, stage=1)
+    assert until(lambda: child.log.read_text() == "ready\n")
+    second = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    with running.catching_signals():
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        second.start()
+        running.stop()
+    second.join()
+    assert child.log.read_text() == "ready\ncut\n"
+    assert child.process is not None
+    assert child.process.returncode == 0
+
+
 def test_a_lost_server_is_started_again_on_its_port(running: Supervisor, folder: Path) -> None:
     url = running.serve(lambda port: embedded.start_valkey(folder, "secret", log=folder / "valkey.log", port=port))
     first = running.servers[0].server
