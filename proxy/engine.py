@@ -29,13 +29,13 @@ from proxy.errors import Answer
 from proxy.lifespan import Resources
 from proxy.relay import Downstream
 from proxy.settlement import Call, EndedBy, Tab
-from proxy.upstream_errors import error_of
+from proxy.upstream_errors import error_of, is_stream
 from quotas import admission, refusal_log
 from quotas.admission import Admission, Amount, Settled
 from quotas.errors import Stale
 from routing import credentials, health, selection, sticky
 from routing.choice import Live
-from routing.errors import CredentialError, RefreshDeferred, SelectionError
+from routing.errors import CredentialError, NoAccountAvailable, RefreshDeferred, SelectionError
 from routing.health import Failure, Kind
 from routing.selection import Lease
 from routing.snapshots import ANTHROPIC, CHATGPT, PoolSnapshot
@@ -80,6 +80,7 @@ class Engine:
         self._model = ""
         self._tab: Tab | None = None
         self._wire: Wire | None = None
+        self._first_word: Answer | None = None
 
     async def run(self, resources: Resources, read: Read) -> None:
         """Answers, whatever happens. `read` brings the request in; it may raise DomainError, or `intake.ClientGone`."""
@@ -122,7 +123,7 @@ class Engine:
         if not self._downstream.is_started:
             await self._downstream.answer(answer)
         elif not self._downstream.has_content and self._tab is not None and self._wire is not None:
-            if answer.status == 200:
+            if answer.status == 200 and is_stream(answer):
                 await self._downstream.write(answer.body)
                 return
             code, message = error_of(answer.body)
@@ -170,7 +171,7 @@ class Engine:
         self, resources: Resources, caller: Caller, inspection: Inspection, models: Sequence[str], refused: SelectionError
     ) -> Answer | None:
         """No account can serve the asked model: those that the organization's rule names are tried in order, each checked, counted
-        and priced as itself. Raises what refuses the last that the key may use, else `refused`."""
+        and priced as itself. Where none can either, what the asked one's upstream said, else raises `refused`."""
         for model in models:
             self._request_id = request_ids.new()
             try:
@@ -178,6 +179,8 @@ class Engine:
             except (SelectionError, errors.ModelNotAllowed, ModelUnknown, ModelUnpriced):
                 if self._downstream.has_content:
                     raise
+        if self._first_word is not None:
+            return self._first_word
         raise refused
 
     async def _serve(self, resources: Resources, caller: Caller, inspection: Inspection, model: str) -> Answer | None:
@@ -310,7 +313,7 @@ class Engine:
                 lease = await self._select(resources, tab, pool, live, excluded, unreached)
             except SelectionError:
                 if last is not None and last.answer is not None:
-                    return last.answer
+                    return self._last_word(tab, last.answer)
                 raise
             if unreached and lease.account.account_id not in unreached:
                 # Another one may do: the next requests need not find out again.
@@ -339,6 +342,16 @@ class Engine:
         assert last is not None
         assert last.failure is not None
         return await self._give_up(resources, tab, pool, live, excluded, unreached, last)
+
+    def _last_word(self, tab: Tab, answer: Answer) -> Answer:
+        """What the last upstream said, where no other account is left to ask. Raises NoAccountAvailable if others may serve in the
+        model's place; of the asked model the word is kept for when they do not."""
+        call = tab.call
+        if call.anchors or not call.snapshot.routing.fallbacks.get(call.inspection.model):
+            return answer
+        if call.model == call.inspection.model:
+            self._first_word = answer
+        raise NoAccountAvailable("model_not_served")
 
     async def _try(self, resources: Resources, tab: Tab, lease: Lease) -> Verdict:
         """One account; once more on the same one if its token may only have been old."""
@@ -419,7 +432,7 @@ class Engine:
         """The right refusal after the last attempt. Raises DomainError unless an upstream's own answer is passed on."""
         failure: Failure | None = last.failure
         if last.answer is not None:
-            return last.answer
+            return self._last_word(tab, last.answer)
         if failure is not None and failure.kind is Kind.UNREACHABLE:
             self._rest(resources, pool, unreached)
             raise errors.UpstreamUnavailable("The upstream cannot be reached.")

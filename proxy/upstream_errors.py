@@ -3,13 +3,18 @@
 import json
 
 from config.json_bounds import has_too_many
-from proxy.errors import JSON_TYPE
+from proxy.errors import JSON_TYPE, Answer
 from proxy.upstream import Response
 
 
 def type_of(response: Response, body: bytes) -> tuple[bytes, bytes]:
     value = response.headers.get("content-type")
     return JSON_TYPE if value is None or body.lstrip().startswith(b"{") else (b"content-type", value.encode("latin-1"))
+
+
+def is_stream(answer: Answer) -> bool:
+    """Can the body be sent as events of a stream that has begun?"""
+    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in answer.headers)
 
 
 def with_envelope(body: bytes) -> bytes:

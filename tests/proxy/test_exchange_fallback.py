@@ -272,6 +272,34 @@ async def test_what_one_account_holds_has_no_other_model_in_its_place(gateway: G
     assert one.received(PAID) == []
 
 
+@pytest.mark.parametrize("said", [problem(404, "model_not_found", kind="invalid_request_error"), {"status": 500, "body": "oops"}])
+async def test_an_upstream_that_says_itself_that_it_cannot_is_no_less_a_reason(
+    gateway: Gateway, world: Callable[..., Any], said: dict[str, Any]
+) -> None:
+    one: World = await world()
+    await one.rule(FREE, "nobody-has-it", PAID)
+    one.upstream.script(said, token=one.tokens[FREE])
+    got = await gateway.post(one.tenant, model=FREE)
+    assert (got.status_code, got.headers["x-weir-served-model"]) == (200, PAID)
+    rows = await logged(one.tenant, 2)
+    assert [(row.model_asked, row.status) for row in rows] == [(FREE, "failed"), (PAID, "ok")]
+    assert rows[0].credits == 0
+    await check_counters(one.tenant, rows)
+
+
+async def test_what_it_said_stands_where_no_other_model_can(gateway: Gateway, world: Callable[..., Any]) -> None:
+    one: World = await world()
+    await one.rule(FREE, PAID)
+    for model, code in ((FREE, "model_not_found"), (PAID, "DeploymentNotFound")):
+        one.upstream.script(problem(404, code, kind="invalid_request_error"), token=one.tokens[model])
+    assert refusal(await gateway.post(one.tenant, model=FREE)) == (404, "model_not_found")
+    assert len(one.received(PAID)) == 1
+    one.exhaust(FREE)
+    one.upstream.script(problem(404, "DeploymentNotFound", kind="invalid_request_error"), token=one.tokens[PAID])
+    assert refusal(await gateway.post(one.tenant, model=FREE)) == (429, "pool_exhausted")
+    assert await is_clean(one.tenant)
+
+
 async def test_an_answer_that_has_begun_is_not_begun_again(gateway: Gateway, world: Callable[..., Any]) -> None:
     one: World = await world()
     await one.rule(FREE, PAID)

@@ -113,3 +113,21 @@ async def test_a_quick_stream_has_no_heartbeat(gateway: Gateway, tenant: MakeTen
     one: Tenant = await tenant()
     got = await gateway.client.post(f"{gateway.url}/v1/responses", headers=one.headers, content=body())
     assert BEAT not in got.content
+
+
+async def test_an_answer_that_is_no_stream_cannot_follow_a_heartbeat(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
+) -> None:
+    """The client has a stream by then: bare JSON in it would be no event. It ends as failed, and is paid for."""
+    one: Tenant = await tenant()
+    await in_thread(factories.openai_account, one.organization)
+    whole = {"id": "resp_1", "status": "completed", "output": [], "usage": {"input_tokens": 10, "output_tokens": 5}}
+    upstream.script({"first_event_delay": 0.25, "fail": {"code": "server_is_overloaded", "message": "busy"}})
+    upstream.script({"status": 200, "body": whole, "headers": {"content-type": "application/json"}})
+    got = await gateway.client.post(f"{gateway.url}/v1/responses", headers=one.headers, content=body())
+    assert BEAT in got.content
+    assert names(got.content)[-1] == "response.failed"
+    assert got.content.replace(BEAT, b"").startswith(b"event: ")
+    [row] = await logged(one)
+    assert (row.input_tokens, row.output_tokens, row.is_estimated) == (10, 5, False)
+    await check_counters(one, [row])
