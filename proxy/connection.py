@@ -12,6 +12,7 @@ from typing import Any, cast
 import httptools
 
 from proxy.errors import BadAnswer, Cut, HeadersLate, IdleTooLong, UpstreamError
+from proxy.outflow import Outflow
 
 READ_BUFFER_BYTES = 64 * 1024
 HIGH_WATER_BYTES = 256 * 1024
@@ -163,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = loop
         self._freed = freed
         self._transport: asyncio.Transport | None = None
+        self._outflow: Outflow | None = None
         self._buffer = buffer
         self._view = memoryview(buffer)
         self._parser: Any = None
@@ -178,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, data: bytes, *, header_seconds: float, idle_seconds: float) -> Exchange:
         """Writes one whole request. Raises Cut(written=False) if the peer has gone already."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._outflow is None or self._transport.is_closing():
             raise Cut("connection was closed", written=False, is_silent=True)
         self._parser = httptools.HttpResponseParser(self)
         self._has_bytes = False
@@ -187,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         self.uses += 1
         exchange = Exchange(self, self._loop, header_seconds=header_seconds, idle_seconds=idle_seconds)
         self._exchange = exchange
-        self._transport.write(data)
+        self._outflow.write(data)
         return exchange
 
     @property
@@ -213,6 +215,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._outflow = Outflow(self._transport)
+
+    def pause_writing(self) -> None:
+        if self._outflow is not None:
+            self._outflow.pause()
+
+    def resume_writing(self) -> None:
+        if self._outflow is not None:
+            self._outflow.resume()
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._buffer
@@ -251,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._outflow = None
         # It refers to this connection.
         self._parser = None
         exchange, self._exchange = self._exchange, None
@@ -268,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange = None
         self.resume_reading()
         exchange.complete()
-        if self._keep_alive:
+        if self._keep_alive and self._outflow is not None and self._outflow.is_drained:
             self.idle_since = self._loop.time()
             self._freed(self)
         elif self._transport is not None:

@@ -23,6 +23,7 @@ from proxy.errors import BadAnswer, ConnectFailed, Cut, HeadersLate, IdleTooLong
 from proxy.guard import Guard
 from proxy.headers import Pairs
 from proxy.origins import Origin, split
+from proxy.outflow import Outflow
 
 PING_SECONDS = 20.0
 PONG_SECONDS = 20.0
@@ -73,6 +74,7 @@ class UpstreamSocket(asyncio.Protocol):
         self._pong_seconds = pong_seconds
         self._ended = ended
         self._transport: asyncio.Transport | None = None
+        self._outflow: Outflow | None = None
         self._frames: deque[bytes] = deque()
         self._buffered = 0
         self._parts: list[bytes] = []
@@ -117,7 +119,7 @@ class UpstreamSocket(asyncio.Protocol):
         self._protocol.send_text(data)
         self._flush()
         on_written()
-        while self._writable is not None:
+        while self._writable is not None and self._error is None:
             await asyncio.shield(self._writable)
         if self._error is not None:
             raise self._error
@@ -175,12 +177,13 @@ class UpstreamSocket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._outflow = Outflow(self._transport)
 
     def send_request(self, data: bytes, header_seconds: float) -> None:
         """Writes the upgrade's request. Its answer must come whole in that time."""
-        assert self._transport is not None
+        assert self._outflow is not None
         self._timer = self._loop.call_later(header_seconds, self._head_is_late)
-        self._transport.write(data)
+        self._outflow.write(data)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
@@ -212,7 +215,7 @@ class UpstreamSocket(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._outflow = None
         if self._refusal is None:
             self._fail(Cut(type(error).__name__ if error else "closed by the peer", written=self._is_open))
         self._stop_timer()
@@ -220,10 +223,19 @@ class UpstreamSocket(asyncio.Protocol):
         self._ended(self)
 
     def pause_writing(self) -> None:
+        if self._outflow is not None:
+            self._outflow.pause()
         if self._writable is None:
             self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
+        if self._outflow is not None:
+            self._outflow.resume()
+            if self._outflow.is_paused:
+                return
+        self._release_writer()
+
+    def _release_writer(self) -> None:
         waiting, self._writable = self._writable, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
@@ -282,12 +294,12 @@ class UpstreamSocket(asyncio.Protocol):
         self._wake()
 
     def _flush(self) -> None:
-        if self._transport is None:
+        if self._transport is None or self._outflow is None:
             return
         for data in self._protocol.data_to_send():
             # An empty one asks for the end of our side.
             if data and not self._transport.is_closing():
-                self._transport.write(data)
+                self._outflow.write(data)
 
     def _fail(self, error: UpstreamError) -> None:
         """Ends the socket with an error, which the consumer meets after the frames that came before it."""
@@ -297,7 +309,7 @@ class UpstreamSocket(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             self._loop.call_later(CLOSE_SECONDS, self._transport.abort)
-        self.resume_writing()
+        self._release_writer()
         self._wake()
 
     def _wake(self) -> None:
@@ -329,8 +341,8 @@ class UpstreamSocket(asyncio.Protocol):
     def _look(self) -> None:
         self._timer = None
         now = self._loop.time()
-        transport = self._transport
-        if transport is None or transport.is_closing():
+        transport, outflow = self._transport, self._outflow
+        if transport is None or outflow is None or transport.is_closing():
             return
         if self._waiter is not None and now - self._framed_at >= self._idle_seconds:
             self._fail(IdleTooLong())
@@ -344,10 +356,10 @@ class UpstreamSocket(asyncio.Protocol):
             if self._pinged_at is None:
                 self._protocol.send_ping(b"")
                 self._flush()
-                self._pinged_at, self._unsent_then = now, transport.get_write_buffer_size()
-            elif transport.get_write_buffer_size() < self._unsent_then:
+                self._pinged_at, self._unsent_then = now, outflow.unsent_bytes
+            elif outflow.unsent_bytes < self._unsent_then:
                 # It takes what we send, if slowly; our ping is behind that.
-                self._pinged_at, self._unsent_then = now, transport.get_write_buffer_size()
+                self._pinged_at, self._unsent_then = now, outflow.unsent_bytes
             else:
                 self._fail(Cut("no answer to a ping"))
                 self.abort()
