@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from accounts.models import AuditEvent, Organization
+from config import addresses
 from config.clock import utc_now
-from routing import accounts, addresses, credentials, joining, sealing, snapshots, withdrawal
+from routing import accounts, credentials, joining, sealing, snapshots, withdrawal
 from routing.errors import AccountError, AddressRefused, CredentialRefused, CredentialUnverified, TermsNotAccepted
 from routing.joining import Joined, Outcome
 from routing.models import PoolAccount
