@@ -96,6 +96,7 @@ class UsageRecord(models.Model):
             models.Index(fields=["member", "-admitted_at"], name="usage_by_member"),
             models.Index(fields=["organization", "response_id"], condition=~Q(response_id=""), name="usage_by_response"),
             models.Index(fields=["organization", "status", "-admitted_at"], condition=~Q(status="ok"), name="usage_by_status"),
+            models.Index(fields=["organization", "-admitted_at"], condition=Q(is_implausible=True), name="usage_by_implausible"),
             BrinIndex(fields=["admitted_at"], name="usage_by_time"),
         ]
 
