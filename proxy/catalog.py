@@ -6,6 +6,7 @@ from typing import Any
 
 from proxy import errors, permits, request_ids
 from proxy.asgi import Receive, Scope, Send, send_answer
+from proxy.dialects import messages
 from proxy.errors import Answer, json_answer
 from proxy.leaf import Asked, leaf
 
@@ -76,8 +77,6 @@ async def not_found_app(scope: Scope, receive: Receive, send: Send) -> None:
     """Every other path below /v1 and /backend-api: 404 in the shape that clients read."""
     request_id = request_ids.new()
     error = errors.NotFound("There is nothing at this path.")
-    await send_answer(send, json_answer(404, _envelope(error), request_id=request_id))
-
-
-def _envelope(error: errors.ProxyError) -> dict[str, Any]:
-    return {"error": {"message": error.message, "type": "invalid_request_error", "param": None, "code": error.code}}
+    shape = messages.refusal if scope["path"].startswith("/v1/messages/") else errors.openai_shape
+    envelope = {"message": error.message, "type": "invalid_request_error", "param": None, "code": error.code}
+    await send_answer(send, json_answer(404, shape(envelope, 404), request_id=request_id))

@@ -221,7 +221,8 @@ class HttpAttempt(Attempting):
         failure = await self._judged(response.status, response.headers, body)
         answer = None
         if failure.kind in CLIENTS_OWN and response.status not in ABOUT_ACCOUNTS:
-            answer = self._rewritten(response, response.status, with_envelope(body), content_type=type_of(response, body))
+            told = with_envelope(body, shape=self._tab.call.dialect.refusal, status=response.status)
+            answer = self._rewritten(response, response.status, told, content_type=type_of(response, body))
         return Verdict(answer=answer, failure=failure, used=credential)
 
     def _refused_whole(self, response: Response, body: bytes) -> Verdict:

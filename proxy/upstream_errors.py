@@ -3,7 +3,7 @@
 import json
 
 from config.json_bounds import has_too_many
-from proxy.errors import JSON_TYPE, Answer
+from proxy.errors import JSON_TYPE, Answer, Shape, openai_shape
 from proxy.upstream import Response
 
 
@@ -14,11 +14,11 @@ def type_of(response: Response, body: bytes) -> tuple[bytes, bytes]:
 
 def is_stream(answer: Answer) -> bool:
     """Can the body be sent as events of a stream that has begun?"""
-    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in answer.headers)
+    return all(value.startswith(b"text/event-stream") for name, value in answer.headers if name == b"content-type")
 
 
-def with_envelope(body: bytes) -> bytes:
-    """An upstream's `{"detail": ...}` as the error envelope that SDKs read; every other body as it is."""
+def with_envelope(body: bytes, *, shape: Shape = openai_shape, status: int = 400) -> bytes:
+    """An upstream's `{"detail": ...}` as the error that SDKs of the dialect read; every other body as it is."""
     if has_too_many(body):
         return body
     try:
@@ -30,7 +30,8 @@ def with_envelope(body: bytes) -> bytes:
     detail = value["detail"]
     code = detail.get("code") if isinstance(detail, dict) else None
     message = detail if isinstance(detail, str) else json.dumps(detail)
-    return json.dumps({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}).encode()
+    envelope = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return json.dumps(shape(envelope, status)).encode()
 
 
 def error_of(data: bytes) -> tuple[str, str]:

@@ -480,3 +480,24 @@ async def test_a_redirect_is_never_followed(gateway: Gateway, tenant: MakeTenant
         assert inside.connections == 0
     assert len(upstream.received(token=one.upstream_token)) == 1
     assert await is_clean(one)
+
+
+async def test_an_error_in_another_shape_is_told_in_that_of_messages(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
+) -> None:
+    one: Tenant = await tenant(account="anthropic")
+    upstream.script({"status": 400, "body": {"detail": "Unsupported parameter"}}, token=one.upstream_token)
+    got = await post(gateway, one)
+    assert (got.status_code, got.json()) == (
+        400,
+        {"type": "error", "error": {"type": "invalid_request_error", "message": "Unsupported parameter"}},
+    )
+
+
+async def test_what_is_not_served_below_messages_is_refused_as_there(gateway: Gateway, tenant: MakeTenant) -> None:
+    """Claude Code asks for counts of tokens, and reads the refusal."""
+    one: Tenant = await tenant(account="none")
+    got = await gateway.client.post(f"{gateway.url}{PATH}/count_tokens", headers=headers(one), content=content())
+    assert (got.status_code, got.json()["type"], got.json()["error"]["type"]) == (404, "error", "not_found_error")
+    other = await gateway.client.post(f"{gateway.url}/v1/embeddings", headers=headers(one), content=content())
+    assert (other.status_code, set(other.json())) == (404, {"error"})

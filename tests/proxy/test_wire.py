@@ -70,6 +70,7 @@ def test_the_pools_limits_and_cookies_never_reach_the_client() -> None:
         (b"x-codex-primary-used-percent", b"42"), (b"x-codex-secondary-reset-at", b"1"), (b"x-codex-credits-balance", b"12"),
         (b"x-codex-plan-type", b"plus"), (b"x-codex-limit-name", b"codex"), (b"x-codex-active-limit", b"codex"),
         (b"x-bonus-pool-primary-used-percent", b"3"), (b"x-ratelimit-remaining-tokens", b"1"), (b"openai-organization", b"org"),
+        (b"location", b"https://inside/"), (b"www-authenticate", b"Bearer realm=x"), (b"clear-site-data", b"*"),
         (b"set-cookie", b"a=b"), (b"connection", b"close"), (b"transfer-encoding", b"chunked"), (b"date", b"x"), (b"server", b"y"),
     ]  # fmt: skip
     assert headers.to_client(upstream, request_id="req_1") == [*upstream[:8], (b"x-weir-request-id", b"req_1")]
