@@ -179,12 +179,15 @@ def _spots(whose: Whose, wanted: Wanted, mark: Mark | None, is_newer: bool, coun
         rows = rows.filter(hour__gt=mark.at - hour) if is_newer else rows.filter(hour__lte=mark.at)
     entries = list(rows.order_by("hour" if is_newer else "-hour").values_list("hour", "member_id")[: MOST_SPOTS + 1])
     found: dict[tuple[datetime, int], None] = {}
+    whole = 0
     last: datetime | None = None
     for at, member_id in entries:
         # The hours are looked into to their ends, so that rows of different members come in order.
-        if last is not None and at != last and len(found) >= count:
+        if last is not None and at != last and whole >= count:
             return _parallel(found), (last + hour if is_newer else last)
         found[(at, member_id)] = None
+        # Of an hour that is cut, all may lie on the other side.
+        whole += not any(edge is not None and at <= edge < at + hour for edge in (mark.at if mark else None, wanted.end))
         last = at
     if len(entries) > MOST_SPOTS:
         return None, None

@@ -78,14 +78,14 @@ _REASON_CODES = {
     "no_account_available": "no account",
     "model_not_found": "unknown model",
     "model_unpriced": "no price",
-    "model_not_allowed": "model",
-    "reasoning_effort_not_allowed": "effort",
-    "fast_mode_not_allowed": "fast mode",
+    "model_not_allowed": "model not allowed",
+    "reasoning_effort_not_allowed": "effort not allowed",
+    "fast_mode_not_allowed": "fast mode not allowed",
     "invalid_json": "not understood",
     "payload_too_large": "too large",
     "invalid_encoding": "encoding",
     "previous_response_not_found": "continuation gone",
-    "invalid_api_key": "key",
+    "invalid_api_key": "key ended",
     "draining": "restart",
     "degraded": "not countable",
     "upstream_unavailable": "upstream away",
@@ -215,10 +215,10 @@ class _Names:
     """Accounts as the reader is told of them."""
 
     def __init__(self, named: Mapping[int, AccountLabel], sees: bool) -> None:
-        self._named, self._sees = named, sees
+        self._named, self.sees = named, sees
 
     def __call__(self, account_id: int | None) -> str:
-        if not self._sees:
+        if not self.sees:
             return "an account of the pool"
         label = self._named.get(account_id or 0)
         if label is None:
@@ -266,8 +266,8 @@ def _try(step: dict[str, Any], number: int, tries: int, before: int | None, tell
     candidates = step.get("candidates")
     if why:
         others = ""
-        if isinstance(candidates, int):
-            others = f", of {candidates} in the running" if candidates > 1 else ""
+        if tell.sees and isinstance(candidates, int) and candidates > 1:
+            others = f", of {candidates} in the running"
         detail.append(f"{why[0].upper()}{why[1:]}{others}.")
     failure, status = str(step.get("failure", "")), step.get("status")
     if failure:
