@@ -23,7 +23,8 @@ _NOT_TO_UPSTREAM_PREFIXES = (b"proxy-", b"sec-websocket-", b"x-forwarded-", b"x-
 # server writes its own date and name.
 _NOT_TO_CLIENT = _HOP_BY_HOP | {
     b"set-cookie", b"date", b"server", b"alt-svc", b"strict-transport-security", b"report-to", b"nel", b"via",
-    b"openai-organization", b"openai-project", b"location", b"content-location", b"refresh", b"www-authenticate", b"clear-site-data",
+    b"openai-organization", b"openai-project", b"location", b"content-location", b"refresh", b"www-authenticate",
+    b"clear-site-data",
 }  # fmt: skip
 _NOT_TO_CLIENT_PREFIXES = (b"proxy-", b"x-ratelimit-", b"anthropic-", b"x-weir-")
 _POOL_WINDOW = re.compile(
