@@ -1,5 +1,6 @@
 """What an open answer costs in memory: the command itself, with as many streams and sockets as are promised."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -46,8 +47,8 @@ def test_five_hundred_streams_and_sockets_fit_in_their_memory_and_leave_nothing(
 def held(**changed: int) -> Held:
     """500 streams as they should be, but for what is changed of their counts while they are held."""
     start = Counts(kilobytes=100_000, tasks=5, descriptors=20, slots=0, holds=0, database=0)
-    counts = {"kilobytes": 150_000, "tasks": 1005, "descriptors": 1020, "slots": 500, "holds": 500, "database": 0}
-    most = Counts(**counts | changed)
+    most = Counts(kilobytes=150_000, tasks=1005, descriptors=1020, slots=500, holds=500, database=0)
+    most = dataclasses.replace(most, **changed)  # type: ignore[arg-type]
     each = (most.kilobytes - start.kilobytes) / 500
     return Held(name="stream", count=500, kilobytes=each, most=120, start=start, held=most, after=start, seconds_to_return=0.1)
 
