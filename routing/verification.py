@@ -1,5 +1,7 @@
 """One call that asks an upstream whether it takes a credential, before the account serves anybody. Never an inference."""
 
+import json
+import time
 from typing import NoReturn
 
 import httpx
@@ -11,6 +13,8 @@ from routing.models import PoolAccount
 from routing.snapshots import ANTHROPIC_VERSION
 
 TIMEOUT = httpx.Timeout(10.0, read=20.0)
+BODY_SECONDS = 5.0
+MOST_BODY_BYTES = 64 * 1024
 
 REFUSED = frozenset({401, 402, 403})
 UNAVAILABLE_FROM = 500
@@ -43,30 +47,45 @@ def _ask(url: str, headers: dict[str, str], *, pinned: str | None) -> None:
     try:
         # A proxy of the environment would look the name up itself, and is of no use for hosts of this machine.
         trusts = pinned is None and not addresses.is_local(url)
-        with httpx.Client(timeout=TIMEOUT, trust_env=trusts, follow_redirects=False) as client:
-            answer = client.get(target, headers={**headers, "user-agent": "weir"}, extensions=extensions)
+        headers = {**headers, "user-agent": "weir", "accept-encoding": "identity"}
+        with (
+            httpx.Client(timeout=TIMEOUT, trust_env=trusts, follow_redirects=False) as client,
+            client.stream("GET", target, headers=headers, extensions=extensions) as answer,
+        ):
+            status = answer.status_code
+            body = _beginning(answer) if status in REFUSED else b""
     except httpx.HTTPError as error:
         raise CredentialUnverified("The upstream does not answer, so nothing was changed.", reason=type(error).__name__) from None
-    _judge(answer)
+    _judge(status, body)
 
 
-def _judge(answer: httpx.Response) -> None:
+def _beginning(answer: httpx.Response) -> bytes:
+    """As much as a refusal has; whoever sends more, or for longer, is not waited for."""
+    give_up_at = time.monotonic() + BODY_SECONDS
+    body = bytearray()
+    for chunk in answer.iter_raw():
+        body += chunk
+        if len(body) > MOST_BODY_BYTES or time.monotonic() > give_up_at:
+            break
+    return bytes(body[:MOST_BODY_BYTES])
+
+
+def _judge(status: int, body: bytes) -> None:
     """A path that an upstream does not have (404, 405) says nothing about the credential, and a limit (429) that it is known."""
-    status = answer.status_code
     if status in REFUSED:
-        _refuse(answer)
+        _refuse(status, body)
     if status >= UNAVAILABLE_FROM or 300 <= status < 400:
         raise CredentialUnverified("The upstream cannot tell now, so nothing was changed.", reason=f"status {status}")
 
 
-def _refuse(answer: httpx.Response) -> NoReturn:
+def _refuse(status: int, body: bytes) -> NoReturn:
     """With the upstream's own code, which is not its sentence: that may quote the key."""
     try:
-        found = answer.json()
+        found = json.loads(body)
         error = found.get("error") if isinstance(found, dict) else None
         # Anthropic's errors have a type alone.
         code = (error.get("code") or error.get("type")) if isinstance(error, dict) else None
-    except ValueError:
+    except (ValueError, RecursionError):
         code = None
-    reason = code[:80] if isinstance(code, str) and code else f"status {answer.status_code}"
+    reason = code[:80] if isinstance(code, str) and code else f"status {status}"
     raise CredentialRefused(f"The upstream refuses it ({reason}).", reason=reason)
