@@ -20,6 +20,8 @@ class Action(StrEnum):
     SET_LIMITS = "set_limits"
     SEE_POOL = "see_pool"
     MANAGE_POOL = "manage_pool"
+    SEE_ALERTS = "see_alerts"
+    """What was told, and to whom. Finance sees what is about money alone (`quotas.alerts.audience`)."""
     SEE_MONEY = "see_money"
     """Ledger, invoices, exports."""
     MANAGE_ORGANIZATION = "manage_organization"
@@ -46,6 +48,7 @@ TABLE: dict[str, dict[Action, Reach]] = {
         Action.USE_KEYS: Reach.OWN,
         Action.SEE_USAGE: Reach.OWN,
         Action.SEE_REQUESTS: Reach.OWN,
+        Action.SEE_ALERTS: Reach.OWN,
     },
     Member.Role.LEAD: {
         **_NONE,
@@ -57,10 +60,12 @@ TABLE: dict[str, dict[Action, Reach]] = {
         Action.SET_LIMITS: Reach.SCOPE,
         Action.SEE_POOL: Reach.WHOLE,
         Action.MANAGE_POOL: Reach.WHOLE,
+        Action.SEE_ALERTS: Reach.SCOPE,
     },
     Member.Role.FINANCE: {
         **_NONE,
         Action.SEE_USAGE: Reach.SCOPE,
+        Action.SEE_ALERTS: Reach.SCOPE,
         Action.SEE_MONEY: Reach.SCOPE,
     },
     Member.Role.OWNER: dict.fromkeys(Action, Reach.SCOPE),

@@ -11,10 +11,15 @@ class ConfigConfig(AppConfig):
         from billing import labels
         from config import (
             account_labels,
+            account_troubles,
             account_usage,
             checks,  # noqa: F401
         )
-        from routing import carried
+        from quotas.alerts import rules
+        from quotas.models import WebhookEndpoint
+        from routing import carried, rotation
 
         labels.register_accounts(account_labels.find)
         carried.register(account_usage.find)
+        rules.register_troubles(account_troubles.find)
+        rotation.register(WebhookEndpoint, ("url", "secret", "previous_secret"))

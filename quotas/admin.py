@@ -1,9 +1,22 @@
-"""Operators' pages: limits, and what the drain keeps."""
+"""Operators' pages: limits, alerts, and what the drain keeps."""
 
 from django.contrib import admin
 
 from accounts.backoffice import OperatorAdmin
-from quotas.models import DeadLetter, Drift, Limit, LimitBoost, LimitRequest, ModelFilter, Refusal, UsageDrain
+from quotas.models import (
+    Alert,
+    AlertDelivery,
+    AlertRule,
+    DeadLetter,
+    Drift,
+    Limit,
+    LimitBoost,
+    LimitRequest,
+    ModelFilter,
+    Refusal,
+    UsageDrain,
+    WebhookEndpoint,
+)
 
 
 @admin.register(Limit)
@@ -78,3 +91,42 @@ class DeadLetterAdmin(OperatorAdmin):
     list_filter = ("created_at",)
     search_fields = ("=stream_id", "error")
     hidden = ("raw",)
+
+
+@admin.register(Alert)
+class AlertAdmin(OperatorAdmin):
+    """What was told; leads and owners acknowledge it on their own page."""
+
+    list_display = ("told_at", "organization", "kind", "line", "scope", "period", "member", "ended_at", "acknowledged_at")
+    list_filter = ("kind", "line", ("ended_at", admin.EmptyFieldListFilter), "organization")
+    list_select_related = ("organization", "member__user")
+    search_fields = ("organization__slug", "scope", "member__user__email")
+
+
+@admin.register(AlertRule)
+class AlertRuleAdmin(OperatorAdmin):
+    list_display = ("organization", "kind", "is_on")
+    list_filter = ("kind", "is_on", "organization")
+    list_select_related = ("organization",)
+    search_fields = ("organization__slug",)
+
+
+@admin.register(WebhookEndpoint)
+class WebhookEndpointAdmin(OperatorAdmin):
+    """Endpoints are an owner's; the address itself is a secret."""
+
+    hidden = ("url", "secret", "previous_secret")
+    list_display = ("name", "organization", "format", "origin", "created_at", "disabled_at", "removed_at")
+    list_filter = ("format", ("disabled_at", admin.EmptyFieldListFilter), "organization")
+    list_select_related = ("organization",)
+    search_fields = ("organization__slug", "name", "origin")
+
+
+@admin.register(AlertDelivery)
+class AlertDeliveryAdmin(OperatorAdmin):
+    """The delivery log: every message, how often it was tried, and what came back."""
+
+    list_display = ("created_at", "organization", "channel", "alert", "member", "endpoint", "status", "attempts", "response_code")
+    list_filter = ("status", "channel", "organization")
+    list_select_related = ("organization", "alert", "member__user", "endpoint")
+    search_fields = ("organization__slug", "=uuid", "member__user__email", "endpoint__name")

@@ -1,6 +1,6 @@
 """GET /api/v1/status: where the member stands in the period they draw on."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -10,12 +10,11 @@ from rest_framework.response import Response
 from accounts import api_tokens
 from accounts.api import OrganizationView, TokenOrKeyAuthentication
 from accounts.models import Member
-from billing import balances, labels, periods, reports, usage_report
+from billing import balances, labels, usage_report
 from billing.credits import text
 from billing.labels import Sight
-from billing.models import Subscription
 from config.clock import utc_now
-from quotas import forecast, remaining
+from quotas import drawn, forecast, remaining
 from quotas.errors import NoActivePlan
 from quotas.standing import PlanState
 
@@ -85,7 +84,8 @@ def _burn(member: Member, plan: PlanState | None, now: datetime) -> dict[str, An
     """Null where there is no complete day yet, or too few for a forecast."""
     if plan is None:
         return {"daily_burn_rate": None, "projected_overage": {"low": None, "expected": None, "high": None}}
-    days = forecast.since_first_use(_days(member, plan, now))
+    seat = member.pk if plan.subject == "member" else None
+    days = forecast.since_first_use(drawn.by_day(member.organization, seat, now=now))
     rate = forecast.burn_rate(days)
     found = forecast.overage(
         days, used=plan.used + plan.overdraft, quota=plan.quota, seconds_left=plan.ends_at - int(now.timestamp())
@@ -95,24 +95,6 @@ def _burn(member: Member, plan: PlanState | None, now: datetime) -> dict[str, An
         "daily_burn_rate": None if rate is None else text(rate),
         "projected_overage": dict(zip(("low", "expected", "high"), projected, strict=True)),
     }
-
-
-def _days(member: Member, plan: PlanState, now: datetime) -> list[int]:
-    """What was drawn on the member's quota on each of the last complete days: their seat's, or by all who have no seat."""
-    organization = member.organization
-    zone = ZoneInfo(organization.timezone)
-    today = reports.day_of(now, zone)
-    start, end = periods.day_start(today - timedelta(days=forecast.DAYS), zone), periods.day_start(today, zone)
-
-    def by_day(members: list[int] | None) -> list[int]:
-        return [one.credits for one in reports.usage_by(organization, "day", start, end, members=members)]
-
-    if plan.subject == "member":
-        return by_day([member.pk])
-    seats = Subscription.objects.for_organization(organization).active().exclude(member=None)
-    seated = [pk for pk in seats.values_list("member_id", flat=True) if pk is not None]
-    everybody = by_day(None)
-    return [all_of - theirs for all_of, theirs in zip(everybody, by_day(seated), strict=True)] if seated else everybody
 
 
 def _percent(part: int, whole: int) -> float:

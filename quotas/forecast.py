@@ -37,6 +37,41 @@ def overage(days: Sequence[int], *, used: int, quota: int, seconds_left: int) ->
     mean = burn_rate(days)
     if mean is None or len(days) < FEWEST_DAYS:
         return None
-    ranked = sorted(days)
-    rates = (min(mean, ranked[len(ranked) // 4]), mean, max(mean, ranked[-1 - len(ranked) // 4]))
-    return Overage(*(max(0, used + rate * max(0, seconds_left) // _DAY_SECONDS - quota) for rate in rates))
+    return Overage(*(max(0, used + rate * max(0, seconds_left) // _DAY_SECONDS - quota) for rate in _rates(days)))
+
+
+LASTS, PROBABLY, RUNS_OUT, TOO_EARLY = "lasts", "probably", "runs_out", "too_early"
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Whether what is left lasts to the period's end: at every pace seen (LASTS), at the mean one (PROBABLY), or not (RUNS_OUT).
+
+    `soonest`, `around` and `latest`: seconds from now until nothing is left at the high, mean and low pace; None where it lasts.
+    """
+
+    verdict: str
+    days: int
+    soonest: int | None = None
+    around: int | None = None
+    latest: int | None = None
+
+
+def outlook(days: Sequence[int], *, used: int, quota: int, seconds_left: int) -> Outlook:
+    """As `overage`, told as time. `days`: the complete ones."""
+    found = overage(days, used=used, quota=quota, seconds_left=seconds_left)
+    if found is None:
+        return Outlook(TOO_EARLY, len(days))
+    left = max(0, quota - used)
+    times = [
+        None if rate <= 0 or not over else min(max(0, seconds_left), left * _DAY_SECONDS // rate)
+        for rate, over in zip(_rates(days), (found.low, found.expected, found.high), strict=True)
+    ]
+    verdict = RUNS_OUT if found.expected else PROBABLY if found.high else LASTS
+    return Outlook(verdict, len(days), soonest=times[2], around=times[1], latest=times[0])
+
+
+def _rates(days: Sequence[int]) -> tuple[int, int, int]:
+    """A day's low, mean and high: the lower and upper quartile, at most and at least the mean."""
+    mean, ranked = burn_rate(days) or 0, sorted(days)
+    return min(mean, ranked[len(ranked) // 4]), mean, max(mean, ranked[-1 - len(ranked) // 4])

@@ -1,4 +1,4 @@
-"""Limits, and the bookkeeping of the drain."""
+"""Limits, and the bookkeeping of the drain; alerts have a module of their own (`quotas.alerts.models`)."""
 
 import uuid
 from typing import ClassVar, Self
@@ -8,6 +8,22 @@ from django.db import models
 from django.db.models import F, Q
 
 from accounts.models import ApiKey, Member, Organization, Team, User
+from quotas.alerts.models import Alert, AlertDelivery, AlertRule, WebhookEndpoint
+
+__all__ = [
+    "Alert",
+    "AlertDelivery",
+    "AlertRule",
+    "DeadLetter",
+    "Drift",
+    "Limit",
+    "LimitBoost",
+    "LimitRequest",
+    "ModelFilter",
+    "Refusal",
+    "UsageDrain",
+    "WebhookEndpoint",
+]
 
 
 class ModelFilter(models.Model):

@@ -185,7 +185,7 @@ def standing(member: Member, *, now: datetime) -> Standing:
         limited = [(key, admission.usage_sync(loaded, key, now_s=_seconds(now))) for key in _limited_keys(loaded, member.pk)]
         return _standing(usage, limited, now)
 
-    return _loaded(member.organization_id, read)
+    return with_newest(member.organization_id, read)
 
 
 def of_organization(organization: Organization, *, now: datetime) -> Standing:
@@ -195,7 +195,7 @@ def of_organization(organization: Organization, *, now: datetime) -> Standing:
     def read(loaded: Snapshot) -> Standing:
         return _standing(admission.usage_sync(loaded, nobody, now_s=_seconds(now)), [], now)
 
-    return _loaded(organization.pk, read)
+    return with_newest(organization.pk, read)
 
 
 async def live_standing(member: Member, *, now: datetime) -> Standing:
@@ -236,7 +236,7 @@ def of_everybody(organization: Organization, *, members: Sequence[Member], team_
         # Ids of their own: views are remembered by them.
         nobodies = [Who(key_id=-(2**40) - team, member_id=0, team_id=team) for team in team_ids]
         asked: list[Any] = [Who(key_id=0, member_id=0, team_id=None), *nobodies, *map(who, members), *keys]
-        usages = _usages(loaded, asked, _seconds(now))
+        usages = usages_of(loaded, asked, _seconds(now))
         first = 1 + len(nobodies)
         used = {member.pk: usage.member_credits for member, usage in zip(members, usages[first:], strict=False)}
         names = {key.key_id: key for key in keys}
@@ -247,10 +247,10 @@ def of_everybody(organization: Organization, *, members: Sequence[Member], team_
                 meters.setdefault(limit.uuid, _meter(limit, key if limit.scope == "key" else None))
         return Everybody(_quota(usages[0].plan), meters, used)
 
-    return _loaded(organization.pk, read)
+    return with_newest(organization.pk, read)
 
 
-def _usages(loaded: Snapshot, asked: Sequence[Any], now_s: int) -> list[Usage]:
+def usages_of(loaded: Snapshot, asked: Sequence[Any], now_s: int) -> list[Usage]:
     """`admission.usage_sync` of many keys, in pipelines of PIECE. What is not answered at once is asked again singly."""
     usages: list[Usage] = []
     for start in range(0, len(asked), PIECE):
@@ -272,7 +272,8 @@ def who(member: Member, key_id: int | None = None) -> Who:
     return Who(key_id=key_id or -member.pk, member_id=member.pk, team_id=member.team_id, member_name=str(member))
 
 
-def _loaded(organization_id: int, read: Callable[[Snapshot], T]) -> T:
+def with_newest(organization_id: int, read: Callable[[Snapshot], T]) -> T:
+    """What `read` makes of the organization's snapshot, with a newer one where it turns out to be old. Raises Stale at last."""
     for attempt in range(TRIES):
         try:
             return read(snapshot.current(organization_id))

@@ -18,6 +18,7 @@ RIGHTS = {
     Action.SET_LIMITS:          ("NONE", "SCOPE", "NONE", "SCOPE"),
     Action.SEE_POOL:            ("NONE", "WHOLE", "NONE", "SCOPE"),
     Action.MANAGE_POOL:         ("NONE", "WHOLE", "NONE", "SCOPE"),
+    Action.SEE_ALERTS:          ("OWN", "SCOPE", "SCOPE", "SCOPE"),
     Action.SEE_MONEY:           ("NONE", "NONE", "SCOPE", "SCOPE"),
     Action.MANAGE_ORGANIZATION: ("NONE", "NONE", "NONE", "SCOPE"),
 }  # fmt: skip

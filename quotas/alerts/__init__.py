@@ -1,0 +1,1 @@
+"""Alerts: what is found (`rules`), told once (`telling`), to whom (`audience`), in which words (`wording`), how (`delivery`)."""
