@@ -36,6 +36,9 @@ CONTINUED = frozenset({Kind.RESPONSE, Kind.COMPACTION})
 items that a stored response holds are mostly sent in full, and are not worth a wait before each answer's end."""
 
 
+MOST_MADE = 32
+"""What one answer may bring: its id, its last items, compactions. An endpoint of a tenant's own could name a million, which all
+tenants' Redis would keep for a day."""
 UNREADABLE = "invalid_encrypted_content"
 
 
@@ -99,6 +102,7 @@ class Keeping:
         self._is_continued = is_stored or is_chained
         self._pending = dict.fromkeys(asked)
         self._response_id = ""
+        self._left = MOST_MADE
 
     def see_head(self, headers: Mapping[str, str]) -> None:
         """The upstream's head, which may issue a turn's token."""
@@ -141,6 +145,10 @@ class Keeping:
                 await _heard(told, self._lease.pool)
 
     def _add(self, made: Iterable[Anchor]) -> bool:
-        before = len(self._pending)
-        self._pending.update(dict.fromkeys(made))
-        return len(self._pending) > before
+        is_new = False
+        for anchor in made:
+            if anchor not in self._pending and self._left > 0:
+                self._left -= 1
+                self._pending[anchor] = None
+                is_new = True
+        return is_new

@@ -22,6 +22,8 @@ from routing.health import Kind
 logger = logging.getLogger(__name__)
 
 MOST_ANSWER_BYTES = 64 * 1024 * 1024
+ERROR_SECONDS = 5.0
+"""How long the body of a refusal is waited for: another account could have answered by then."""
 TAIL_SECONDS = 1.0
 """How long the end of a stream is waited for after its terminal event."""
 WINDOW_HEADER = "x-codex-primary-used-percent"
@@ -214,8 +216,9 @@ class HttpAttempt(Attempting):
 
     async def _refused(self, response: Response, credential: Credential) -> Verdict:
         try:
-            body = await response.read(MOST_ERROR_BYTES)
-        except UpstreamError:
+            async with asyncio.timeout(ERROR_SECONDS):
+                body = await response.read(MOST_ERROR_BYTES)
+        except (UpstreamError, TimeoutError):
             # The status alone says enough.
             body = b""
         failure = await self._judged(response.status, response.headers, body)

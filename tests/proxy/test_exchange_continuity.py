@@ -612,6 +612,22 @@ async def test_reasoning_that_another_account_cannot_read_is_sent_once_and_stays
     assert one.served()[-1] == owner
 
 
+async def test_an_answer_that_names_itself_without_end_fills_no_memory(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream
+) -> None:
+    """Each id would be kept for a day, in the Redis of all tenants."""
+    one: Tenant = await tenant(account="openai")
+    events = [{"type": "response.created", "response": {"id": f"resp_{number}", "status": "in_progress"}} for number in range(500)]
+    events.append({"type": "response.completed", "response": {"id": "resp_z", "status": "completed", "output": [], "usage": {}}})
+    upstream.script({"raw": "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)})
+    assert (await gateway.post(one)).status_code == 200
+
+    def kept() -> int:
+        return sum(1 for _ in sync_client().scan_iter(match=f"routing:*:{one.organization.pk}:owner:*", count=1000))
+
+    assert 0 < await in_thread(kept) <= continuity.MOST_MADE
+
+
 def test_the_anchors_of_a_request_bound_what_is_recorded_for_it() -> None:
     """A client cannot fill Redis by naming things: so many keys for a request, for a day."""
     from proxy import anchors as named

@@ -1,5 +1,6 @@
 """What moves a request to another account and what does not, and what becomes of the account, at the gateway."""
 
+import asyncio
 import itertools
 import random
 import time
@@ -8,12 +9,16 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+from django.test import override_settings
 
 from config.redis import sync_client
+from proxy import http_attempt
 from routing import due, live, pools
 from routing.models import PoolAccount
+from tests import factories
 from tests.flows.tenants import Tenant, in_thread
 from tests.proxy.conftest import Gateway, check_counters, eventually, is_clean, logged
+from tests.proxy.raw_server import Peer, serve
 from tests.proxy.test_exchange_failures import exhausted, problem, second_account
 from tests.upstream import ScriptedUpstream
 
@@ -197,3 +202,29 @@ async def test_a_token_that_is_refused_after_its_renewal_takes_its_account_out(
     failed = by_id[row.trace[0]["account_id"]]
     await in_thread(failed.refresh_from_db)
     assert (failed.status, failed.status_reason) == ("needs_sign_in", "token_invalidated")
+
+
+@pytest.mark.parametrize("sent", [b"", b"{", b'{"error":'])
+async def test_a_refusal_whose_body_never_ends_keeps_nobody_from_another_account(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """The status says enough. It was waited for as long as the upstream cared to drip."""
+    monkeypatch.setattr(http_attempt, "ERROR_SECONDS", 0.2)
+    one: Tenant = await tenant(account="none")
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 503 Busy\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n" + sent)
+        while True:
+            await asyncio.sleep(0.05)
+            await peer.send(b" ")
+
+    async with serve(script) as endless:
+        with override_settings(UPSTREAM_ALLOWED_NETWORKS=["127.0.0.0/8"]):
+            await in_thread(factories.key_account, one.organization, kind="openai_compatible", base_url=f"{endless.url}/v1")
+            began = time.monotonic()
+            got = await gateway.post(one)
+    assert time.monotonic() - began < 10
+    assert (got.status_code, got.json()["error"]["code"]) == (429, "pool_busy")
+    assert len(endless.requests) == 1
+    assert await is_clean(one)
