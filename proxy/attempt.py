@@ -78,6 +78,7 @@ class Attempting:
         self._is_sign_in = self._account.kind == CHATGPT
         self._inspection = tab.call.inspection
         self._has_left_early: bool | None = None
+        self._windows: bytes | None = None
         self._loop = asyncio.get_running_loop()
         self._observed_at = self._loop.time()
         is_stored = not self._is_sign_in and self._inspection.store is not False and wire.meter.dialect == "responses"
@@ -145,13 +146,24 @@ class Attempting:
         await health.observe_headers(self._resources.redis, self._attempt.lease.pool, self._account, headers, self._resources.now())
 
     def _take_windows(self) -> None:
-        """The windows of the account that its stream told."""
+        """The windows of the account that its stream told; one note at a time, of the newest, however often it tells them."""
         data, self._attempt.meter.windows = self._attempt.meter.windows, None
-        if data is not None:
-            self._resources.spawn(self._note_event(data))
+        if data is None:
+            return
+        is_noting, self._windows = self._windows is not None, data
+        if not is_noting:
+            self._resources.spawn(self._note_events())
 
-    async def _note_event(self, data: bytes) -> None:
-        await health.observe_event(self._resources.redis, self._attempt.lease.pool, self._account, data, self._resources.now())
+    async def _note_events(self) -> None:
+        try:
+            data = None
+            while data is not self._windows and self._windows is not None:
+                data = self._windows
+                await health.observe_event(
+                    self._resources.redis, self._attempt.lease.pool, self._account, data, self._resources.now()
+                )
+        finally:
+            self._windows = None
 
     def _saw_terminal(self) -> None:
         """A client that leaves from now on has had all it wanted: Codex does not wait for the connection to end."""

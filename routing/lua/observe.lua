@@ -14,6 +14,8 @@ for minutes, value in string.gmatch(redis.call('HGET', KEYS[1], field) or '', '(
   windows[minutes] = value
 end
 
+-- No account has as many. An endpoint of a tenant's own could name one of each length, which every request of its pool would read.
+local MOST_WINDOWS = 8
 -- Upstreams round and recompute resets; two that are this close, in seconds, are one.
 local ALIKE = 120
 local function is_alike(a, b)
@@ -52,11 +54,19 @@ for i = 4, #ARGV, 3 do
   end
 end
 if changed then
-  local parts = {}
+  local kept, parts = {}, {}
   for _, minutes in ipairs(order) do
     local _, reset = string.match(windows[minutes], OF_WINDOW)
     -- A window that has ended and is not reported any more is one that the account does not have any more.
     if reported[minutes] or (reset and (reset == '0' or tonumber(reset) * 1000 > observed)) then
+      kept[#kept + 1] = minutes
+    end
+  end
+  local beyond = #kept - MOST_WINDOWS
+  for _, minutes in ipairs(kept) do
+    if beyond > 0 and not reported[minutes] then
+      beyond = beyond - 1
+    else
       parts[#parts + 1] = minutes .. '=' .. windows[minutes]
     end
   end

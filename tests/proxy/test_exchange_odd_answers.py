@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.flows.tenants import Tenant, cost
-from tests.proxy.conftest import Gateway, check_counters, logged
+from routing import health, live
+from tests.flows.tenants import Tenant, cost, in_thread
+from tests.proxy.conftest import Gateway, check_counters, eventually, logged
 from tests.upstream import ScriptedUpstream
 
 MakeTenant = Callable[..., Any]
@@ -187,3 +188,45 @@ async def test_a_client_that_leaves_a_second_attempt_is_not_logged_as_failed(
     assert [step.get("status") for step in row.trace] == [401, 200]
     assert (row.status, row.is_estimated, row.credits > 0) == ("client_closed", True, True)
     await check_counters(one, [row])
+
+
+async def test_windows_told_without_end_are_noted_one_at_a_time(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would wait for Redis by itself, a thousand of them at once."""
+    one: Tenant = await tenant(account="chatgpt")
+    assert one.account is not None
+    running = most = 0
+    observe = health.observe_event
+
+    async def counted(*args: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            await asyncio.sleep(0.01)
+            return await observe(*args)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(health, "observe_event", counted)
+    resets_at = int(time.time()) + 9000
+    told = [
+        event(
+            "codex.rate_limits",
+            rate_limits={"primary": {"used_percent": used, "window_minutes": 300, "reset_at": resets_at}},
+        )
+        for used in range(1, 51)
+    ]
+    upstream.script({"raw": CREATED + "".join(told) + DELTAS + COMPLETED, "chunk": 150, "chunk_delay": 0.002})
+    got = await gateway.post(one)
+    assert b"codex.rate_limits" not in got.content
+    assert got.text == WHOLE
+    key = live.pool_live_key(one.account.pool_id, one.organization.pk)
+
+    def newest() -> bool:
+        windows = live.state_of(key, one.account.pk).windows if one.account is not None else {}
+        return 300 in windows and windows[300].used_percent == 50.0
+
+    await eventually(lambda: in_thread(newest))
+    assert most == 1

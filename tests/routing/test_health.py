@@ -222,6 +222,17 @@ async def test_a_window_that_ended_and_is_not_reported_any_more_is_gone(redis: R
     assert set((await state(redis, pool)).windows) == {10_080}
 
 
+async def test_no_more_windows_are_kept_than_accounts_have(redis: Redis) -> None:
+    """Whoever runs an endpoint could name one of each length, and all that read the pool's state would read them."""
+    pool = made.pool(made.account())
+    for number in range(40):
+        await observe(redis, pool, "10", seconds=number, minutes=str(60 + number), resets=UNIX + 90_000)
+    assert set((await state(redis, pool)).windows) == set(range(92, 100))
+    await observe(redis, pool, "20", seconds=51, minutes="300", resets=UNIX + 90_000)
+    found = (await state(redis, pool)).windows
+    assert (len(found), found[300].used_percent) == (8, 20.0)
+
+
 async def test_what_an_older_version_stored_is_replaced(redis: Redis) -> None:
     pool = made.pool(made.account())
     key, field = live.live_key(pool), f"{pool.accounts[0].account_id}:w"
