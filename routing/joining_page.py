@@ -148,29 +148,30 @@ def poll_device(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespons
     is_htmx = "HX-Request" in request.headers
     if not form.is_valid():
         if is_htmx:
-            return _device_part(request, member, uuid, form, "", status=REFUSED)
+            return _device_part(request, member, uuid, note="What its person keeps is 0 to 100 percent, a tier −100 to 100.")
         return _again(request, member, DEVICE, form, flow_id=str(uuid))
     try:
         found = device.poll(member.organization, uuid, by=member.user, now=utc_now())
     except DomainError as error:
         if is_htmx:
-            return _device_part(request, member, uuid, form, error.message, status=_status(error))
+            return _device_part(request, member, uuid, over=error.message, status=_status(error))
         return _again(request, member, DEVICE, SignInForm({}, auto_id=AUTO_ID), error)
     if not isinstance(found, Joined):
-        return _device_part(request, member, uuid, form, "", found.retry_after) if is_htmx else _flow(member, DEVICE, uuid)
+        return _device_part(request, member, uuid, retry_after=found.retry_after) if is_htmx else _flow(member, DEVICE, uuid)
     _placed(found, form, member)
     welcome = _welcome(request, member, found)
     return HttpResponse(headers={"HX-Redirect": welcome.url}) if is_htmx else welcome
 
 
 def _device_part(
-    request: HttpRequest, member: Member, flow_id: UUID, form: PlaceForm, over: str, retry_after: int = 5, *, status: int = 200
+    request: HttpRequest, member: Member, flow_id: UUID, *, over: str = "", note: str = "", retry_after: int = 2, status: int = 200
 ) -> HttpResponse:
+    """The line that waits, which asks again by itself; `over`: why there is nothing to wait for any more."""
     part = {
         "organization": member.organization,
         "flow_id": flow_id,
-        "join_form": form,
         "over": over,
+        "note": note,
         "retry_after": retry_after,
         "path": path(member),
     }

@@ -41,8 +41,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """`next`: the account that comes back first. `verdict`: whether what is left lasts for HORIZON, at both rates, at one, at
-    neither; `dry_from`, `dry_until`: when it runs out, the earlier and the later; None: it does not.
+    """`next`: whose reset brings something back first. `verdict`: whether what is left lasts for HORIZON, at both rates,
+    at one, at neither; `dry_from`, `dry_until`: when it runs out, the earlier and the later; None: it does not.
 
     `is_before_next`: it runs out before the next reset, at one of the rates.
     """
@@ -73,11 +73,11 @@ def rates(carried: Carried, account_ids: Sequence[int], now: datetime) -> Rates:
 
 def foresee(weeks: Sequence[Week], rates: Rates, now: datetime) -> Outlook:
     """What becomes of the pool within HORIZON."""
-    ahead = sorted((week for week in weeks if week.resets_at is not None and week.resets_at > now), key=lambda week: _at(week, now))
+    used = [week for week in weeks if week.left < week.size and week.resets_at is not None and week.resets_at > now]
+    following = min(used, key=lambda week: _at(week, now), default=None)
     dry = [_runs_dry(weeks, rate, now) for rate in {rates.of_week, rates.of_day}]
     known = sorted(moment for moment in dry if moment is not None)
     verdict = LASTS if not known else RUNS_OUT if len(known) == len(dry) else PROBABLY
-    following = ahead[0] if ahead else None
     return Outlook(
         next=following,
         verdict=verdict,

@@ -139,6 +139,8 @@ def show(
         "path": path(member),
         "query": f"?pool={chosen.uuid}&" if chosen is not None and len(own) > 1 else "?",
         "may_manage": may_manage,
+        # What nobody is working on is kept fresh.
+        "is_quiet": shown == Shown(),
         "link": shown.link,
         "link_of": shown.link_of,
         **_strategy(chosen, shown),
@@ -311,7 +313,8 @@ def _told_rows(told: Explanation) -> list[dict[str, Any]]:
         text = why if until is not None else WHY_NOT.get(row["why"], row["why"])
         used = {name: None if row[name] is None else int(row[name] * 100 + 1e-9) for name in ("used_5h", "used_week")}
         left = {name.replace("used", "left"): None if value is None else max(0, 100 - value) for name, value in used.items()}
-        rows.append({**row, **left, "why": text, "until": until})
+        amounts = {name: None if row[name] is None else _micro(row[name]) for name in ("room", "held")}
+        rows.append({**row, **left, **amounts, "why": text, "until": until})
     return rows
 
 

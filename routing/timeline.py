@@ -51,8 +51,12 @@ class Timeline:
 
 
 def draw(weeks: Sequence[Week], zone: ZoneInfo, now: datetime) -> Timeline:
-    """The next HORIZON, the soonest first; at most MOST_ROWS."""
-    ahead = [(week.resets_at, week) for week in weeks if week.resets_at is not None and now < week.resets_at <= now + HORIZON]
+    """The next HORIZON, the soonest first; at most MOST_ROWS. A reset that brings nothing back is left out."""
+    ahead = [
+        (week.resets_at, week)
+        for week in weeks
+        if week.resets_at is not None and now < week.resets_at <= now + HORIZON and week.left < week.size
+    ]
     rows = []
     for index, (resets_at, week) in enumerate(sorted(ahead, key=lambda pair: (pair[0], pair[1].label))[:MOST_ROWS]):
         left, size = int(week.left * 1000), max(1, int(week.size * 1000))

@@ -154,7 +154,7 @@ class TestStates:
         assert " Cooling down at the 20 % its person keeps, back in " in row(page, floored)
         assert " Paused " in row(page, paused)
         assert " Needs sign-in refresh token invalidated " in row(page, sick)
-        assert " Standby used when no lower tier has room no window no window 10 0 0 " in row(page, standby)
+        assert " Standby used when no lower tier has room no window no window 10 0 0" in row(page, standby)
         assert "8 accounts · 3 carry traffic · 0 requests running" in text(page)
 
     def test_windows_are_meters_with_countdown_moment_and_floor(self, world: World) -> None:
@@ -195,7 +195,7 @@ class TestStates:
         made.used(key.row, 1_234_500_000, account_id=account.pk, at=utc_now())
         made.used(key.row, 99_000_000, account_id=None)
         page = get(world.lead)
-        assert row(page, account).endswith("0 3 of 4 1,235 Change")
+        assert row(page, account).endswith("0 3 of 4 1,235")
         assert text(page).count("3 requests running") == 1
         assert re.search(r"All accounts.* 3 1,235", text(page))
 
@@ -251,7 +251,7 @@ class TestSentence:
         self.used_for(world, account, 10)
         said = answer(get(world.lead))
         assert said.startswith("62 % left, and at the rate of the last 7 days the pool lasts to its next reset, Ada in 2 d ")
-        assert said.endswith("and the week after that. No account is sick.")
+        assert said.endswith("and through the next 7 days. No account is sick.")
 
     def test_it_runs_out_before_its_reset(self, world: World) -> None:
         account = world.sign_in("Ada")
@@ -353,9 +353,16 @@ class TestAway:
             weir_redis.sync_client.cache_clear()
         assert answer(page).startswith("What is left cannot be told now. The live state does not answer.")
         assert "Sick one needs sign-in." in answer(page)
-        assert row(page, account).endswith("Serving unknown unknown 0 – 5.00 Change")
+        assert row(page, account).endswith("Serving unknown unknown 0 – 5.00")
         assert "Needs sign-in" in row(page, sick)
         assert "The live state does not answer, so nobody can say." in page
+
+
+def test_it_is_kept_fresh_unless_somebody_works_on_it(world: World) -> None:
+    account = world.sign_in("Ada")
+    assert 'hx-trigger="every 60s"' in get(world.lead)
+    for query in (f"?open={account.uuid}", "?add=key"):
+        assert "every 60s" not in get(world.lead, query)
 
 
 class TestCost:
