@@ -190,7 +190,10 @@ async def test_leaving_after_the_end_is_not_leaving() -> None:
     assert client.bodies == [b""]
 
 
-WINDOWS = b'event: codex.rate_limits\ndata: {"type":"codex.rate_limits","plan_type":"plus","rate_limits":{"primary":{"used_percent":42}}}\n\n'
+WINDOWS = (
+    b"event: codex.rate_limits\n"
+    b'data: {"type":"codex.rate_limits","plan_type":"plus","rate_limits":{"primary":{"used_percent":42}}}\n\n'
+)
 
 
 @pytest.mark.parametrize(
