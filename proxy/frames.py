@@ -99,7 +99,8 @@ class FrameDownstream(Downstream):
         """The client is gone, or takes nothing any more."""
         if not self.has_left:
             self.has_left = True
-            if self._on_left is not None and not self.is_ended:
+            # The end may be on its way for ever, to a client that does not take it.
+            if self._on_left is not None and (self.is_stalled or not self.is_ended):
                 self._on_left()
 
     def _look(self) -> None:

@@ -210,6 +210,12 @@ def _response_of(data: bytes) -> Response | None:
         return _picked(value.get("response")) if isinstance(value, dict) else None
 
 
+def response_id_of(data: bytes) -> str:
+    """The id of an event's response; "" if it names none."""
+    response = _response_of(data)
+    return "" if response is None else _text(response.id)
+
+
 def _response_in(body: bytes) -> Response | None:
     if has_too_many(body):
         return None

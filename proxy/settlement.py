@@ -269,16 +269,24 @@ class Tab:
             if self._is_more_than_sent(usage):
                 return self._implausible(attempt)
             self._learn(attempt, usage)
-            total = usage.input + usage.cached_input + usage.cache_write + usage.output
-            estimate.learned.remember(self.call.snapshot.organization_id, meter.response_id, total)
+            self._remember(meter, usage)
             return self._priced(attempt, usage, is_estimated=False)
+        guess = self._estimated(meter)
+        self._remember(meter, guess)
         if self.call.inspection.is_warm_up and not meter.has_output:
             # Nothing is generated, so nothing is owed, however it ends.
             return None
         is_ours = attempt.ended_by in (EndedBy.CLIENT, EndedBy.US)
         if not meter.has_output and not is_ours and meter.status not in ("ok", "incomplete"):
             return None
-        return self._priced(attempt, self._estimated(meter), is_estimated=True)
+        return self._priced(attempt, guess, is_estimated=True)
+
+    def _remember(self, meter: Meter, usage: TokenUsage) -> None:
+        """What a request that goes on with this response reads again: of a warm-up all that it brought, and did not pay for."""
+        total = usage.input + usage.cached_input + usage.cache_write + usage.output
+        if self.call.inspection.is_warm_up:
+            total = max(total, self.call.estimate.input_tokens)
+        estimate.learned.remember(self.call.snapshot.organization_id, meter.response_id, total)
 
     def _estimated(self, meter: Meter) -> TokenUsage:
         """Input by ratio, or as the upstream counted it where it says so at the beginning: most of it may have been cached."""

@@ -202,6 +202,8 @@ class SocketAttempt(Attempting):
         await socket.send_text(self._wire.body, on_written=self._written)
         while True:
             frame = await self._next(socket, relay)
+            if self._is_late(frame):
+                continue
             event = relay.see(frame)
             if event.name == metering.WINDOWS:
                 # The pool's business: the client is told of its own.
@@ -228,6 +230,13 @@ class SocketAttempt(Attempting):
                 return Verdict()
             self._observe()
 
+    def _is_late(self, frame: bytes) -> bool:
+        """Does the frame begin or end a response that has ended on this socket already? It would end this turn at its price."""
+        if not self._is_reused or self._attempt.meter.response_id:
+            return False
+        name = frames.name_of(frame)
+        return (name == metering.CREATED or name in metering.TERMINAL) and self._pin.holds(metering.response_id_of(frame))
+
     async def _next(self, socket: UpstreamSocket, relay: FrameRelay) -> bytes:
         while True:
             patience = relay.patience(self._loop.time())
@@ -249,7 +258,8 @@ class SocketAttempt(Attempting):
 
     async def _refused(self, frame: bytes, relay: FrameRelay, credential: Credential) -> Verdict:
         """An error frame in the place of an answer, or in the middle of one."""
-        self._is_over = True
+        # What has begun may still be running, or say once more that it has failed: to the next turn, if that came on this socket.
+        self._is_over = not self._attempt.meter.response_id
         status, headers, body = _read(frame)
         failure = await self._judged(status, headers, body)
         if failure.refresh:

@@ -132,11 +132,8 @@ class UpstreamSocket(asyncio.Protocol):
             await self._wait()
         data = self._frames.popleft()
         self._buffered -= len(data)
-        if self._is_paused and self._buffered <= LOW_WATER_BYTES and self._transport is not None:
-            self._is_paused = False
-            # What came meanwhile was not read, pongs included.
-            self._heard_at = self._loop.time()
-            self._transport.resume_reading()
+        if self._buffered <= LOW_WATER_BYTES:
+            self._resume()
         return data
 
     def take_waiting(self) -> list[bytes]:
@@ -144,7 +141,15 @@ class UpstreamSocket(asyncio.Protocol):
         frames = list(self._frames)
         self._frames.clear()
         self._buffered = 0
+        self._resume()
         return frames
+
+    def _resume(self) -> None:
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            # What came meanwhile was not read, pongs included.
+            self._heard_at = self._loop.time()
+            self._transport.resume_reading()
 
     def close(self, code: int = NORMAL) -> None:
         """Says goodbye; whatever the peer still sends is dropped. Doing it twice changes nothing."""
