@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Iterable
 from itertools import count
 
+import httpx
 from django.db import transaction
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -47,16 +49,29 @@ class Matrix:
         self._organization: Organization = tenant.organization
         self._numbers = count()
         self._lanes: dict[tuple[str, bool], list[tuple[Seat, Seat]]] = {}
+        # One for each seat: a pool of many connections looks through all of them for each request.
+        self._clients: dict[int, httpx.AsyncClient] = {}
+        self._tls = ssl.create_default_context()
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+    def _client(self, seat: Seat) -> httpx.AsyncClient:
+        if seat.pool_id not in self._clients:
+            self._clients[seat.pool_id] = httpx.AsyncClient(timeout=20, verify=self._tls, trust_env=False)
+        return self._clients[seat.pool_id]
 
     # -- seats
 
     def _seats(self, kind: str, cells: int, *, is_dead: bool) -> list[tuple[Seat, Seat]]:
         name = (kind, is_dead)
         if name not in self._lanes:
-            self._lanes[name] = [
-                (self._seat(kind, 1, is_dead=is_dead), self._seat(kind, 2, is_dead=is_dead)) for _ in range(min(LANES, cells))
-            ]
+            # One commit: else every account and key is a change of its own, which is told to all processes.
             with transaction.atomic():
+                self._lanes[name] = [
+                    (self._seat(kind, 1, is_dead=is_dead), self._seat(kind, 2, is_dead=is_dead)) for _ in range(min(LANES, cells))
+                ]
                 pools.changed(self._organization.pk)
         return self._lanes[name]
 
@@ -142,7 +157,7 @@ class Matrix:
             else {"authorization": f"Bearer {secret}"}
         )
         headers = {**shown, "content-type": "application/json", SESSION: run.session}
-        got = await self._gateway.client.post(url, headers=headers, content=matrix_script.request(run.cell.surface))
+        got = await self._client(run.seat).post(url, headers=headers, content=matrix_script.request(run.cell.surface))
         heard = Heard(got.status_code, dict(got.headers), got.content)
         if got.headers.get("content-type", "").startswith("text/event-stream"):
             beat = HEARTBEATS[dialect]

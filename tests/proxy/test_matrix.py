@@ -34,7 +34,9 @@ async def cells_of(gateway: Gateway, tenant: Callable[..., Any], upstream: Scrip
 
     async def run(cells: list[Cell]) -> None:
         assert cells
-        differing = await Matrix(gateway, upstream, one).run(cells)
+        running = Matrix(gateway, upstream, one)
+        differing = await running.run(cells)
+        await running.close()
         assert not differing, f"{len(differing)} differ:\n" + "\n".join(differing)
 
     return run
