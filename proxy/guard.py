@@ -16,6 +16,10 @@ from routing.errors import AddressRefused
 
 KEPT_SECONDS = 60.0
 """How long a judgement holds; the next request after that looks the name up anew."""
+STALE_SECONDS = 3600.0
+PATIENCE_SECONDS = 1.0
+"""A name server that does not answer for so long, or threads that wait for those of other tenants: the addresses that were judged
+before are connected to, for STALE_SECONDS more. A connection goes nowhere that was not judged either way."""
 MOST_KEPT = 1000
 THREADS = 8
 """Lookups of tenants' names have threads of their own: a name server that does not answer holds up no operator's upstream."""
@@ -48,17 +52,24 @@ class Guard:
         if self.trusts(origin):
             return None
         known = self._known.get(origin)
-        if known is not None and asyncio.get_running_loop().time() < known[0]:
+        now = asyncio.get_running_loop().time()
+        if known is not None and now < known[0]:
             return known[1]
         asking = self._asking.get(origin)
         if asking is None:
             asking = self._asking[origin] = asyncio.ensure_future(self._look_up(origin))
             asking.add_done_callback(lambda done: self._asked(origin, done))
+        is_enough = known is not None and now < known[0] + STALE_SECONDS
         try:
-            # Others may be waiting for the same answer.
-            return await asyncio.shield(asking)
+            async with asyncio.timeout(PATIENCE_SECONDS if is_enough else None):
+                # Others may be waiting for the same answer.
+                return await asyncio.shield(asking)
         except AddressRefused as error:
             raise ConnectFailed(error.code) from error
+        except TimeoutError:
+            if known is None:
+                raise
+            return known[1]
 
     def close(self) -> None:
         if self._threads is not None:
@@ -72,8 +83,11 @@ class Guard:
         url = f"{origin.scheme}://{origin.authority.decode('ascii')}"
         # Counted from before it is asked: an answer is never older than this.
         until = loop.time() + self._kept_seconds
-        self._known.pop(origin, None)
-        found = tuple(dict.fromkeys(await loop.run_in_executor(self._threads, self._judge, url)))
+        try:
+            found = tuple(dict.fromkeys(await loop.run_in_executor(self._threads, self._judge, url)))
+        finally:
+            # What it was is not used again once there is an answer, whichever it is.
+            self._known.pop(origin, None)
         if len(self._known) >= MOST_KEPT:
             del self._known[next(iter(self._known))]
         self._known[origin] = (until, found)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from proxy import guard as guards
 from proxy.errors import ConnectFailed
 from proxy.guard import Guard
 from proxy.origins import Origin, split
@@ -180,6 +182,59 @@ async def test_a_name_server_that_does_not_answer_holds_up_nobody_else(names: Na
         with pytest.raises(ConnectFailed):
             await slow
         assert server.connections == 1
+    await client.close()
+
+
+async def test_names_of_others_that_nobody_answers_for_hold_up_no_address_that_was_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever runs a name server could keep all threads waiting, and with them every other tenant's endpoint."""
+    monkeypatch.setattr(guards, "PATIENCE_SECONDS", 0.1)
+    done = threading.Event()
+
+    def judge(url: str) -> tuple[str, ...]:
+        if "slow" in url:
+            done.wait(10)
+        return ("127.0.0.1",)
+
+    guard = Guard(judge, kept_seconds=0.05)
+    client = Client(**TIMES, guard=guard)
+    async with serve(serving) as server:
+        assert await fetch(client, by_name(server.url)) == b"served"
+        slow = [asyncio.create_task(guard.addresses(split(f"http://slow{number}.test")[0])) for number in range(20)]
+        await asyncio.sleep(0.1)
+        assert await fetch(client, by_name(server.url)) == b"served"
+        done.set()
+        assert await asyncio.gather(*slow) == [("127.0.0.1",)] * 20
+    await client.close()
+
+
+async def test_an_answer_that_comes_late_is_believed(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N72: what was judged before serves only as long as nothing newer is known."""
+    monkeypatch.setattr(guards, "PATIENCE_SECONDS", 0.05)
+    client = Client(**TIMES, guard=Guard(kept_seconds=0.0))
+    async with serve(serving) as server:
+        assert await fetch(client, by_name(server.url)) == b"served"
+        names.pause_seconds, names.answers = 0.3, ["10.0.0.1"]
+        assert await fetch(client, by_name(server.url)) == b"served"
+        await asyncio.sleep(0.4)
+        names.pause_seconds = 0.0
+        with pytest.raises(ConnectFailed):
+            await fetch(client, by_name(server.url))
+        assert len(server.requests) == 2
+    await client.close()
+
+
+async def test_what_was_judged_long_ago_is_not_connected_to(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(guards, "STALE_SECONDS", 0.0)
+    client = Client(**{**TIMES, "connect_seconds": 0.2}, guard=Guard(kept_seconds=0.0))
+    async with serve(serving) as server:
+        assert await fetch(client, by_name(server.url)) == b"served"
+        names.pause_seconds = 0.5
+        with pytest.raises(ConnectFailed):
+            await fetch(client, by_name(server.url))
+        assert len(server.requests) == 1
     await client.close()
 
 
