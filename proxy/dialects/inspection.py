@@ -1,5 +1,6 @@
 """What is read of a request, in whichever dialect it came: one shape for prices, limits, routing and the log. Pure."""
 
+import re
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -12,12 +13,11 @@ FAST_TIERS = frozenset({"priority", "fast"})
 MOST_MODEL_BYTES = 120
 
 # What lets the upstream read more than the request's own text: state and files it holds, tools that it runs itself.
-_MORE_INPUT = (
-    b'"input_image"', b'"input_file"', b'"file_id"', b'"item_reference"', b'"compaction', b'"encrypted_content"', b'"prompt"',
-    b'"web_search', b'"file_search"', b'"code_interpreter"', b'"computer', b'"image_generation"', b'"mcp"',
-    b'"image_url"', b'"image"', b'"document"', b'"input_audio"', b'"code_execution', b'"web_fetch', b'"container"',
-    b'"mcp_servers"',
-)  # fmt: skip
+_MORE_INPUT = re.compile(
+    rb'"(?:input_image"|input_file"|file_id"|item_reference"|compaction|encrypted_content"|prompt"|web_search|file_search"'
+    rb'|code_interpreter"|computer|image_generation"|mcp"|image_url"|image"|document"|input_audio"|code_execution|web_fetch'
+    rb'|container"|mcp_servers")'
+)
 
 
 class ModelMissing(ProxyError):
@@ -73,7 +73,7 @@ class Inspection:
         """True if the upstream may count more input than the bytes of this request (design section 3)."""
         if self.previous_response_id or (self.fields.raw("conversation") or b"null") != b"null":
             return True
-        return any(mark in self.body for mark in _MORE_INPUT)
+        return _MORE_INPUT.search(self.body) is not None
 
 
 def model_of(found: Fields) -> str:
