@@ -4,16 +4,17 @@ A page costs a fixed number of queries, and few rows are read for it however lon
 have an index of their own; for a team, key, model or account the hourly sums say in which hours of whom there is something.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.db import connection
 from django.db.models import QuerySet
 
-from billing import reports, rollups
+from billing import partitions, reports, rollups
 from billing.models import UsageHour, UsageRecord
 from billing.overview import Whose
 
@@ -92,11 +93,11 @@ class Piece:
     reached: datetime | None = None
 
 
-def find(whose: Whose, wanted: Wanted, *, mark: Mark | None = None, is_newer: bool = False, count: int) -> Piece:
+def find(whose: Whose, wanted: Wanted, *, mark: Mark | None = None, is_newer: bool = False, count: int, now: datetime) -> Piece:
     """The `count` requests next to `mark`: older ones, the newest first; or (`is_newer`) newer ones, the oldest first. Without a
     mark from the beginning. Three queries at most."""
     spots, reached = _spots(whose, wanted, mark, is_newer, count) if _is_narrowed(whose, wanted) else (None, None)
-    keys = _keys(whose, wanted, mark, is_newer, count, spots) if spots is None or spots[0] else []
+    keys = _keys(whose, wanted, mark, is_newer, count, spots, now) if spots is None or spots[0] else []
     return Piece(_logged(whose, keys), reached if len(keys) < count else None)
 
 
@@ -151,10 +152,12 @@ Spots = tuple[list[datetime], list[int]]
 
 def _is_narrowed(whose: Whose, wanted: Wanted) -> bool:
     """By the hourly sums: where no index of the log leads to it."""
-    if wanted.member_id is not None or whose.member_id is not None or wanted.status not in ("", OK):
+    if wanted.status not in ("", OK):
         return False
-    named = (wanted.team_id, whose.team_id, wanted.key_id, wanted.account_id, wanted.model or None)
-    return any(value is not None for value in named)
+    if any(value is not None for value in (wanted.key_id, wanted.account_id, wanted.model or None)):
+        return True
+    is_of_member = wanted.member_id is not None or whose.member_id is not None
+    return not is_of_member and (wanted.team_id is not None or whose.team_id is not None)
 
 
 def _spots(whose: Whose, wanted: Wanted, mark: Mark | None, is_newer: bool, count: int) -> tuple[Spots | None, datetime | None]:
@@ -163,6 +166,8 @@ def _spots(whose: Whose, wanted: Wanted, mark: Mark | None, is_newer: bool, coun
     hour = rollups.HOUR
     rows = UsageHour.objects.filter(organization=whose.organization)
     for name, value in (
+        ("member_id", wanted.member_id),
+        ("member_id", whose.member_id),
         ("team_id", wanted.team_id),
         ("team_id", whose.team_id),
         ("key_id", wanted.key_id),
@@ -201,73 +206,93 @@ def _parallel(found: dict[tuple[datetime, int], None]) -> Spots:
 # ------------------------------------------------------------------------------------------------------------- reading
 
 Key = tuple[datetime, int, str]
+MONTHS = 24
+"""So many are looked into one after the other; what is older, at once."""
+_FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+_EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-def _keys(whose: Whose, wanted: Wanted, mark: Mark | None, is_newer: bool, count: int, spots: Spots | None) -> list[Key]:
-    """Time, id and request id of the rows that match, in order."""
-    where = ["record.organization_id = %s", "record.part = 0"]
+def _keys(
+    whose: Whose, wanted: Wanted, mark: Mark | None, is_newer: bool, count: int, spots: Spots | None, now: datetime
+) -> list[Key]:
+    """Time, id and request id of the rows that match, in order.
+
+    Each span of time is asked for its own next rows: a partition then is read only if those before it did not have enough, and a
+    member's hour by their index. (One question over all partitions would merge them, and for that find the first row of each.)
+    """
+    where = ["organization_id = %s", "part = 0"]
     values: list[Any] = [whose.organization.pk]
-    joined, select = "", "SELECT"
-    if spots is not None:
-        # Where the clock was changed two of them may overlap.
-        select = "SELECT DISTINCT"
-        joined = """
-            JOIN unnest(%s::timestamptz[], %s::bigint[]) AS spot (hour, member_id) ON record.member_id = spot.member_id
-            AND record.admitted_at >= spot.hour AND record.admitted_at < spot.hour + interval '1 hour'
-        """
-        hours, members = spots
-        where += ["record.admitted_at >= %s", "record.admitted_at < %s"]
-        values = [hours, members, *values, min(hours), max(hours) + rollups.HOUR]
-    conditions: list[tuple[str, Any]] = [
-        ("record.member_id = %s", whose.member_id),
-        ("record.member_id = %s", wanted.member_id),
-        ("record.team_id = %s", whose.team_id),
-        ("record.team_id = %s", wanted.team_id),
-        ("record.key_id = %s", wanted.key_id),
-        ("record.status = %s", wanted.status or None),
-        ("record.admitted_at >= %s", wanted.start),
-        ("record.admitted_at < %s", wanted.end),
-    ]
-    if wanted.status and wanted.status != OK:
-        # As the index says it.
-        where.append(f"record.status <> '{OK}'")
-    for condition, value in conditions:
+    for condition, value in (
+        ("member_id = %s", whose.member_id),
+        ("member_id = %s", wanted.member_id),
+        ("team_id = %s", whose.team_id),
+        ("team_id = %s", wanted.team_id),
+        ("key_id = %s", wanted.key_id),
+        ("status = %s", wanted.status or None),
+        ("admitted_at >= %s", wanted.start),
+        ("admitted_at < %s", wanted.end),
+    ):
         if value is not None:
             where.append(condition)
             values.append(value)
-    if wanted.model:
-        where.append(
-            "(record.lines @> jsonb_build_array(jsonb_build_object('model', %s::text)) OR (record.lines = '[]'"
-            " AND COALESCE(NULLIF(record.model_served, ''), record.model_asked) = %s))"
-        )
-        values += [wanted.model, wanted.model]
-    if wanted.account_id is not None:
-        where.append(
-            "(record.lines @> jsonb_build_array(jsonb_build_object('account_id', %s::bigint)) OR (record.lines = '[]'"
-            " AND record.account_id = %s))"
-        )
-        values += [wanted.account_id, wanted.account_id]
+    if wanted.status and wanted.status != OK:
+        # As the index says it.
+        where.append(f"status <> '{OK}'")
+    for name, line_value, own in (
+        ("model", wanted.model or None, "COALESCE(NULLIF(model_served, ''), model_asked)"),
+        ("account_id", wanted.account_id, "account_id"),
+    ):
+        if line_value is not None:
+            where.append(f"(lines @> %s::jsonb OR (lines = '[]' AND {own} = %s))")
+            values += [json.dumps([{name: line_value}]), line_value]
     if mark is not None:
         # The first condition alone leads into the index; the second parts the rows of one moment.
         if mark.id is None:
-            where.append("record.admitted_at >= %s" if is_newer else "record.admitted_at < %s")
+            where.append("admitted_at >= %s" if is_newer else "admitted_at < %s")
             values.append(mark.at)
         else:
             where += (
-                ["record.admitted_at >= %s", "(record.admitted_at > %s OR record.id > %s)"]
+                ["admitted_at >= %s", "(admitted_at > %s OR id > %s)"]
                 if is_newer
-                else ["record.admitted_at <= %s", "(record.admitted_at < %s OR record.id < %s)"]
+                else ["admitted_at <= %s", "(admitted_at < %s OR id < %s)"]
             )
             values += [mark.at, mark.at, mark.id]
     direction = "ASC" if is_newer else "DESC"
+    order = f"ORDER BY admitted_at {direction}, id {direction} LIMIT %s"
+    if spots is not None:
+        hours, members = spots
+        spans: list[Any] = [hours, [hour + rollups.HOUR for hour in hours], members]
+        where.append("member_id = span.member_id")
+        # Where the clock was changed two hours may overlap.
+        select, last = "SELECT DISTINCT", order
+    else:
+        months = _months(wanted, mark, is_newer, now)
+        spans = [[start for start, _ in months], [end for _, end in months], [0] * len(months)]
+        # They follow each other, so their rows do; an order asked for here would have every span read.
+        select, last = "SELECT", "LIMIT %s"
     statement = f"""
-        {select} record.admitted_at, record.id, record.request_id FROM billing_usagerecord AS record {joined}
-        WHERE {" AND ".join(where)} ORDER BY record.admitted_at {direction}, record.id {direction} LIMIT %s
-    """
+        {select} found.admitted_at, found.id, found.request_id
+        FROM unnest(%s::timestamptz[], %s::timestamptz[], %s::bigint[]) AS span (starts, ends, member_id)
+        CROSS JOIN LATERAL (
+            SELECT admitted_at, id, request_id FROM billing_usagerecord
+            WHERE admitted_at >= span.starts AND admitted_at < span.ends AND {" AND ".join(where)} {order}
+        ) AS found {last}
+    """  # noqa: S608
     with connection.cursor() as cursor:
-        cursor.execute(statement, [*values, count])
+        cursor.execute(statement, [*spans, *values, count, count])
         found: list[Key] = cursor.fetchall()
-    return found
+    return sorted(found, key=lambda key: key[:2], reverse=not is_newer)
+
+
+def _months(wanted: Wanted, mark: Mark | None, is_newer: bool, now: datetime) -> list[tuple[datetime, datetime]]:
+    """All of time in spans, in the order they are to be read in: UTC months, as the partitions are, from where the page begins."""
+    edge = mark.at if mark is not None else wanted.start or _FIRST if is_newer else wanted.end or now
+    edge = max(_EARLIEST, min(edge, now))
+    if is_newer:
+        starts = [_FIRST, *(partitions.month(edge, number) for number in range(1, MONTHS))]
+        return list(zip(starts, [*starts[1:], _LAST], strict=True))
+    ends = [_LAST, *(partitions.month(edge, -number) for number in range(MONTHS - 1))]
+    return list(zip([*ends[1:], _FIRST], ends, strict=True))
 
 
 _UNSHOWN = ("trace", "raw_usage", "response_id", "session", "stream_id", "lines")

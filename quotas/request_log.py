@@ -87,30 +87,32 @@ def place(whose: Whose, text: str) -> Place | None:
     return Place(Mark(*found), Mark(found[0] + timedelta(microseconds=1)))
 
 
-def page(whose: Whose, wanted: Wanted, *, before: Place | None = None, after: Place | None = None, count: int = PAGE) -> Page:
+def page(
+    whose: Whose, wanted: Wanted, *, before: Place | None = None, after: Place | None = None, count: int = PAGE, now: datetime
+) -> Page:
     """`count` entries older than `before`, or newer than `after`, or the newest. Where fewer are newer, the newest page.
 
     Four queries; eight where the last of it applies.
     """
     if after is not None:
-        entries, reached = _read(whose, wanted, after, True, count)
+        entries, reached = _read(whose, wanted, after, True, count, now)
         if len(entries) > count or reached is not None:
             shown = list(reversed(entries[:count]))
             newer = shown[0].name if len(entries) > count else _seconds(reached)
             return Page(shown, shown[-1].name if shown else "", newer)
-    entries, reached = _read(whose, wanted, before if after is None else None, False, count)
+    entries, reached = _read(whose, wanted, before if after is None else None, False, count, now)
     shown = entries[:count]
     older = shown[-1].name if len(entries) > count else _seconds(reached)
     is_first = before is None or after is not None
     return Page(shown, older, "" if is_first or not shown else shown[0].name)
 
 
-def nearest(whose: Whose, wanted: Wanted) -> Entry | None:
+def nearest(whose: Whose, wanted: Wanted, *, now: datetime) -> Entry | None:
     """What was newest before the time that was looked in."""
     if wanted.start is None:
         return None
     earlier = replace(wanted, start=None, end=wanted.start)
-    return next(iter(page(whose, earlier, count=1).entries), None)
+    return next(iter(page(whose, earlier, count=1, now=now).entries), None)
 
 
 def refused_count(whose: Whose, wanted: Wanted) -> int:
@@ -137,12 +139,14 @@ def as_uuid(text: str) -> UUID | None:
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def _read(whose: Whose, wanted: Wanted, start: Place | None, is_newer: bool, count: int) -> tuple[list[Entry], datetime | None]:
+def _read(
+    whose: Whose, wanted: Wanted, start: Place | None, is_newer: bool, count: int, now: datetime
+) -> tuple[list[Entry], datetime | None]:
     """One entry more than `count`, if there are so many; and what was not looked beyond."""
     entries: list[Entry] = []
     reached = None
     if wanted.status != REFUSED:
-        piece = usage_log.find(whose, wanted, mark=start.logged if start else None, is_newer=is_newer, count=count + 1)
+        piece = usage_log.find(whose, wanted, mark=start.logged if start else None, is_newer=is_newer, count=count + 1, now=now)
         entries += [Entry(one.row.admitted_at, logged=one) for one in piece.rows]
         reached = piece.reached
     if (found := _refused(whose, wanted)) is not None:

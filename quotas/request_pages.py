@@ -49,7 +49,7 @@ def request_log_page(request: HttpRequest, member: Member) -> HttpResponse:
         return redirect("request", slug=member.organization.slug, name=found)
     whose, wanted = sight.whose, chosen.wanted
     places = {name: request_log.place(whose, request.GET[name]) for name in ("before", "after") if name in request.GET}
-    page = request_log.page(whose, wanted, before=places.get("before"), after=places.get("after"))
+    page = request_log.page(whose, wanted, before=places.get("before"), after=places.get("after"), now=now)
     names = Labels(member.organization)
     is_first = not any(places.values())
     return render(
@@ -71,7 +71,7 @@ def request_log_page(request: HttpRequest, member: Member) -> HttpResponse:
             "looked_to": datetime.fromtimestamp(int(page.older), zone) if page.older.isdigit() else None,
             "newest": chosen.url(),
             "is_first": is_first,
-            "nearest": request_log.nearest(whose, wanted) if not page.entries and not page.older else None,
+            "nearest": request_log.nearest(whose, wanted, now=now) if not page.entries and not page.older else None,
             "everything": chosen.in_range(request_filters.ALL),
             "path": reverse("request_log", kwargs={"slug": member.organization.slug}),
         },
