@@ -6,6 +6,9 @@ walking over them takes milliseconds.
 
 import re
 from itertools import islice
+from typing import Any
+
+import msgspec
 
 SMALL_BYTES = 256 * 1024
 """What is smaller is read without being looked at first."""
@@ -29,3 +32,32 @@ def has_too_many(data: bytes) -> bool:
                 return True
     # Either all was looked at, or a value stands behind each second string.
     return next(islice(_MARK.finditer(data), 2 * MOST_VALUES, None), None) is not None
+
+
+MOST_FIELD_BYTES = 64 * 1024
+_HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
+
+class Outline:
+    """Some fields of an object that holds too many values: found without making anything of the rest; also where half a surrogate
+    pair in its texts keeps strict readers out."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        outline = msgspec.defstruct("Outline", [(name, msgspec.Raw, msgspec.Raw(b"null")) for name in names])
+        self._decoder = msgspec.json.Decoder(outline)
+
+    def raw(self, data: bytes) -> dict[str, bytes]:
+        """The fields as they are spelt, `null` where one is not there; {} for what is no object."""
+        for is_mended in (False, True):
+            try:
+                found = self._decoder.decode(_HALF.sub(rb"\\ufffd", data) if is_mended else data)
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            return {name: bytes(getattr(found, name)) for name in self._names}
+        return {}
+
+    def read(self, data: bytes) -> dict[str, Any]:
+        """The values of those that are small enough to be read."""
+        small = {name: raw for name, raw in self.raw(data).items() if len(raw) <= MOST_FIELD_BYTES}
+        return {name: msgspec.json.decode(raw) for name, raw in small.items()}

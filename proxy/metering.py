@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from config.json_bounds import has_too_many
+from config.json_bounds import Outline, has_too_many
 from proxy import sse
 from proxy.sse import Event, Want
 
@@ -200,9 +200,10 @@ def merged_usage(began: Mapping[str, Any] | None, later: Mapping[str, Any] | Non
 
 def _response_of(data: bytes) -> Response | None:
     """The response of an event, by a lenient reader where the strict one fails: half a surrogate pair in the output's text must
-    not hide the usage behind it. None where reading it would hold up everybody else."""
+    not hide the usage behind it."""
     if has_too_many(data):
-        return None
+        # Probabilities of every token, say.
+        return _outlined(_wrapping.raw(data).get("response", b""))
     try:
         return _envelope.decode(data).response
     except (msgspec.DecodeError, RecursionError):
@@ -218,28 +219,20 @@ def response_id_of(data: bytes) -> str:
 
 def _response_in(body: bytes) -> Response | None:
     if has_too_many(body):
-        return None
+        return _outlined(body)
     try:
         return _response.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return _picked(_loaded(body))
 
 
-class _Failed(msgspec.Struct):
-    error: Any = None
-    output: msgspec.Raw = msgspec.Raw(b"[]")
+_outline = Outline(*Response.__struct_fields__)
+_wrapping = Outline("response")
 
 
-_failed = msgspec.json.Decoder(_Failed)
-
-
-def _is_error(body: bytes) -> bool:
-    """Is this response an error and nothing else?"""
-    try:
-        found = _failed.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return bool(found.error) and bytes(found.output) in (b"[]", b"null")
+def _outlined(data: bytes) -> Response | None:
+    found = _outline.read(data)
+    return Response(**found) if found else None
 
 
 class _Failed(msgspec.Struct):

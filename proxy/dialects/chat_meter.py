@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from config.json_bounds import has_too_many
+from config.json_bounds import Outline, has_too_many
 from proxy import sse
 from proxy.metering import DONE, MOST_TEXT, Meter
 from proxy.sse import Event
@@ -28,13 +28,17 @@ class Chunk(msgspec.Struct):
 
 
 _chunk = msgspec.json.Decoder(Chunk)
+_outline = Outline(*Chunk.__struct_fields__)
+UNREAD = ("not read",)
+"""In place of choices: there are some."""
 
 
 def read(data: bytes) -> Chunk | None:
-    """The chunk, by a lenient reader where the strict one fails (half a surrogate pair in a delta); None if it is none,
-    or too much."""
+    """The chunk, by a lenient reader where the strict one fails (half a surrogate pair in a delta); None if it is none.
+    Of too much at once (probabilities of every token, say) only what tells its cost."""
     if has_too_many(data):
-        return None
+        found = _outline.read(data)
+        return Chunk(**{"choices": UNREAD, **found}) if found else None
     try:
         return _chunk.decode(data)
     except (msgspec.DecodeError, RecursionError):

@@ -98,8 +98,28 @@ HALF = b'{"id":"resp_1","x":"\\ud800","status":"completed","usage":{"input_token
 """Half a surrogate pair is read by the lenient reader only."""
 
 
+COUNTED = {"input_tokens": 1, "output_tokens": 1}
+
+
+@pytest.mark.parametrize("body", [HALF + LISTS + b"}", HALF.replace(b"\\ud800", b"") + LISTS + b"}"])
+def test_of_an_answer_beyond_number_only_its_cost_is_read(body: bytes) -> None:
+    """Probabilities of a few thousand tokens are as many; what such an answer cost must not be guessed."""
+    meter = Meter()
+    cheaply(lambda: meter.see_response(body))
+    assert (meter.usage, meter.status, meter.response_id) == (COUNTED, "ok", "resp_1")
+    meter, event = Meter(), b'{"type":"response.completed","response":' + body + b"}"
+    cheaply(lambda: meter.see(Event("response.completed", len(event), 0, event)))
+    assert (meter.usage, meter.status, meter.response_id) == (COUNTED, "ok", "resp_1")
+    chat_whole = chat_meter.ChatMeter()
+    cheaply(lambda: chat_whole.see_response(body.replace(b'"output":', b'"choices":')))
+    assert (chat_whole.usage, chat_whole.status, chat_whole.response_id) == (COUNTED, "ok", "resp_1")
+    chunk = chat_meter.read(body.replace(b'"output":', b'"choices":'))
+    assert chunk is not None
+    assert not chat_meter.is_usage_alone(chunk)
+
+
 @pytest.mark.parametrize("make", [Meter, MessagesMeter])
-@pytest.mark.parametrize("body", [HALF + LISTS + b"}", b'{"id":"resp_1","status":"completed","usage":' + LISTS + b"}"])
+@pytest.mark.parametrize("body", [LISTS, b'{"id":"resp_1","status":"completed","usage":' + LISTS + b"}"])
 def test_an_answer_beyond_number_is_not_read(make: type[Meter], body: bytes) -> None:
     meter = make()
     cheaply(lambda: meter.see_response(body))
@@ -138,7 +158,8 @@ def test_errors_beyond_number_say_nothing() -> None:
     assert cheaply(lambda: upstream_errors.with_envelope(data)) is data
     assert cheaply(lambda: observations.of_event(data, 0.0)) is None
     assert cheaply(lambda: chat_words.loaded(data)) == {}
-    assert cheaply(lambda: chat_meter.read(data)) is None
+    found = cheaply(lambda: chat_meter.read(data))
+    assert (found.error, found.choices, found.usage) == (None, None, None)
 
 
 def test_an_answer_of_a_million_items_is_folded_as_it_is() -> None:
