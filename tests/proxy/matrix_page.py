@@ -4,6 +4,7 @@ import math
 
 from tests.proxy.matrix import (
     EXCLUSIONS,
+    KINDS,
     MOST_ATTEMPTS,
     SHORT_REST_SECONDS,
     Cell,
@@ -55,6 +56,9 @@ def _columns(cell: Cell) -> tuple[str, ...]:
 def _surfaces(found: list[Surface], possible: list[Surface]) -> str:
     if len(found) == len(possible):
         return "all"
+    kinds_found = {surface.kind for surface in found}
+    if all(surface in found for surface in possible if surface.kind in kinds_found):
+        return f"all, {' and '.join(kind for kind in KINDS if kind in kinds_found)}"
     grouped: dict[str, list[str]] = {}
     for surface in found:
         grouped.setdefault(f"{surface.dialect} {surface.transport}", []).append(surface.kind)
@@ -93,10 +97,10 @@ def markdown() -> str:
         "",
         "## What failures mean",
         "",
-        "The body decides, the status only where the body says nothing. Another account is asked only until something of an",
-        f"answer has reached the client, and at most {MOST_ATTEMPTS} requests leave, whatever they meet. What was sent and not",
-        "answered is never sent again. Refusals of our accounts do not reach clients: they read that the pool is busy, or",
-        "exhausted until when.",
+        "The body decides, the status only where the body says nothing. Another account is asked only until something of an answer",
+        f"has reached the client, and at most {MOST_ATTEMPTS} requests leave. What was sent and not answered is never sent again.",
+        "Refusals of our accounts do not reach clients, who read that the pool is busy, or exhausted until when; but what a stream",
+        "brings after output passes as it came.",
         "",
         "| kind | says | another account is asked | the client, if nobody else answers |",
         "|---|---|---|---|",

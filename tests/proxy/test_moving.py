@@ -228,3 +228,11 @@ async def test_a_refusal_whose_body_never_ends_keeps_nobody_from_another_account
     assert (got.status_code, got.json()["error"]["code"]) == (429, "pool_busy")
     assert len(endless.requests) == 1
     assert await is_clean(one)
+
+
+async def test_a_wait_is_counted_from_the_refusal_on(gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream) -> None:
+    """However long the upstream took to refuse: the client is not told to wait for that time again."""
+    one: Tenant = await tenant()
+    upstream.script({**problem(503, "slow_down"), "headers": {"retry-after": "2"}, "delay": 1.5}, token=one.upstream_token)
+    got = await gateway.post(one)
+    assert (got.status_code, got.json()["error"]["code"], got.headers["retry-after"]) == (429, "pool_busy", "2")
