@@ -311,8 +311,11 @@ def _told_rows(told: Explanation) -> list[dict[str, Any]]:
         except ValueError:
             until = None
         text = why if until is not None else WHY_NOT.get(row["why"], row["why"])
-        used = {name: None if row[name] is None else int(row[name] * 100 + 1e-9) for name in ("used_5h", "used_week")}
-        left = {name.replace("used", "left"): None if value is None else max(0, 100 - value) for name, value in used.items()}
+        # Rounded down: never flattering.
+        left = {
+            name.replace("used", "left"): None if row[name] is None else max(0, int((1 - row[name]) * 100 + 1e-9))
+            for name in ("used_5h", "used_week")
+        }
         amounts = {name: None if row[name] is None else _micro(row[name]) for name in ("room", "held")}
         rows.append({**row, **left, **amounts, "why": text, "until": until})
     return rows
@@ -354,7 +357,7 @@ def _joining(request: HttpRequest, member: Member, shown: Shown, now: datetime) 
         "over": over,
         "join_form": form,
         "outcomes": shown.outcomes,
-        "terms": terms.SIGN_IN_TERMS,
+        "terms": [part.replace("\n", " ") for part in terms.SIGN_IN_TERMS.split("\n\n")],
         "terms_accepted_at": organization.sign_in_terms_accepted_at,
         "may_accept": permissions.can(member, Action.MANAGE_ORGANIZATION),
     }

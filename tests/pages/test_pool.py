@@ -323,7 +323,7 @@ class TestExplanation:
         page = get(world.lead, "?model=gpt-5.5")
         assert "Ada carries a new turn, taken to cost 12 credits." in text(page)
         said = text(page[page.index('id="explain"') :])
-        assert re.search(r"Ada fits: room for the whole turn 1 [\d.,]+ \d+", said)
+        assert re.search(r"Ada fits: room for the whole turn 1 [\d.,]+ 225 0 100 % 90 %", said)
         assert re.search(r"Bob exhausted until \d\d:\d\d|Bob exhausted until \w{3} \d\d:\d\d", said)
         assert "Cleo does not serve this model" in said
 
