@@ -85,7 +85,8 @@ def to_upstream(
 def to_upstream_socket(headers: Pairs, *, token: str, chatgpt_account_id: str | None) -> list[tuple[bytes, bytes]]:
     """The headers of a client's upgrade as those of ours; without host and what the upgrade itself needs."""
     passed = to_upstream(headers, token=token, chatgpt_account_id=chatgpt_account_id, is_streamed=False)
-    passed = [(name, value) for name, value in passed if name != b"content-type"]
+    # A turn's state is known to the account that issued it alone, and this socket is for any turn.
+    passed = [(name, value) for name, value in passed if name not in (b"content-type", _TURN_STATE)]
     if not any(name == _BETA and SOCKETS in value for name, value in passed):
         passed.append((_BETA, SOCKETS + b"=2026-02-06"))
     return passed

@@ -5,14 +5,19 @@ Named where uvicorn is started (`--ws proxy.socket_server:SocketProtocol`); its 
 
 from typing import Any
 
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
 CONNECTION = "weir.connection"
 """Where the protocol puts itself among a scope's extensions."""
 OPTIONS: dict[str, Any] = {"ws": "proxy.socket_server:SocketProtocol", "ws_per_message_deflate": False}
 """What a web process gives uvicorn. A deflate window costs more memory per socket than all else together."""
+MOST_FRAGMENTS = 20_000
+"""Of one message, each kept until the last comes. Clients send a frame in one piece, or in some of kilobytes."""
+ABORT_SECONDS = 2.0
+"""How long a client that answers no ping may take what is left to be sent to it."""
 
 
 def largest_frame(most_body_bytes: int) -> int:
@@ -49,12 +54,31 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         event.data = b""
 
     def handle_cont(self, event: Frame) -> None:
+        if self.close_sent:
+            return
         super().handle_cont(event)
         event.data = b""
+        if len(self.frames) > MOST_FRAGMENTS:
+            self.frames = []
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
+            self.handle_parser_exception()
 
     def handle_bytes(self, event: Frame) -> None:
         super().handle_bytes(event)
         event.data = b""
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.loop.call_later(ABORT_SECONDS, self.transport.abort)
+
+    async def send(self, message: Any) -> None:
+        try:
+            await super().send(message)
+        except RuntimeError:
+            if not self.close_sent:
+                raise
+            # Closed meanwhile, by us or because the client does not answer: for whoever sends it has left.
+            raise ClientDisconnected from None
 
     def shutdown(self) -> None:
         if self.is_in_turn and not self.transport.is_closing():

@@ -88,6 +88,7 @@ class ClientSocket:
         self._downstream: FrameDownstream | None = None
         self._main: asyncio.Task[Any] | None = None
         self._is_given_up = False
+        self._is_closed = False
 
     async def run(self) -> None:
         await self._receive()
@@ -190,6 +191,9 @@ class ClientSocket:
         if self._turn is not None:
             await self._refuse(ResponseRunning("A response is being made on this connection. One at a time."))
             return True
+        if self._is_closed:
+            # The client did not know yet. Nobody could tell it an answer.
+            return True
         text = message.get("text")
         self._begin(None if text is None else text.encode())
         return True
@@ -237,6 +241,7 @@ class ClientSocket:
         if downstream.is_stalled:
             self._give_up()
         elif engine.must_reconnect or (self._connection is not None and self._connection.is_ending):
+            self._is_closed = True
             with contextlib.suppress(OSError):
                 await self._send({"type": "websocket.close", "code": RESTARTED})
 

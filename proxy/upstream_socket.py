@@ -32,6 +32,8 @@ CLOSE_SECONDS = 2.0
 """How long what was written may take to leave after we have closed."""
 HIGH_WATER_BYTES = 256 * 1024
 LOW_WATER_BYTES = 64 * 1024
+MOST_FRAGMENTS = 20_000
+"""Of one frame, each kept until the last comes; empty ones count against no size."""
 NORMAL = 1000
 
 
@@ -271,7 +273,9 @@ class UpstreamSocket(asyncio.Protocol):
             self._parts.append(bytes(frame.data))
             # The parser keeps its last frame until the next comes, which may have megabytes.
             frame.data = b""
-            if frame.fin:
+            if len(self._parts) > MOST_FRAGMENTS:
+                self._fail(BadAnswer("a frame in too many pieces"))
+            elif frame.fin:
                 data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
                 self._parts = []
                 self._received(data)

@@ -70,6 +70,7 @@ async def test_an_api_key_account_gets_the_frame_as_it_came(
     one: Tenant = await tenant()
     text = '{ "type" : "response.create" ,"model" : "gpt-5.5",\n "input":"\\u00e9 한 🦊", "max_output_tokens":1000,"x":[1e3,{}] }'
     headers = {"session-id": "s-1", "x-forwarded-for": "127.0.0.1", "cookie": "a=b", "chatgpt-account-id": "mine"}
+    headers["x-codex-turn-state"] = "of a turn at another account"
     async with opened(gateway, one, "/v1/responses", **headers) as client:
         await client.connection.send(text)
         id_of((await client.answer())[-1])
@@ -80,6 +81,7 @@ async def test_an_api_key_account_gets_the_frame_as_it_came(
     assert upgrade.headers["openai-beta"] == "responses_websockets=2026-02-06"
     for name in ("x-forwarded-for", "cookie", "chatgpt-account-id", "sec-websocket-extensions", "accept", "content-type"):
         assert name not in upgrade.headers
+    assert "x-codex-turn-state" not in upgrade.headers
     assert one.key.secret not in json.dumps(upgrade.headers)
 
 

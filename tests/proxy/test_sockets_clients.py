@@ -1,6 +1,7 @@
 """Clients' sockets: who may open one, what a frame may be, and clients that leave, stall, or are there when the process ends."""
 
 import asyncio
+import contextlib
 import json
 import struct
 from collections.abc import Callable
@@ -298,6 +299,9 @@ async def test_an_open_socket_does_not_hold_up_the_end_of_the_process_but_its_tu
         assert closed.value.rcvd.code == 1012
         upstream.release("drain")
         assert text_of((await running.answer())[-1]) == "You said: to the end"
+        with contextlib.suppress(ConnectionClosed):
+            # Not a turn any more: nobody could tell its answer.
+            await running.send("one more")
         with pytest.raises(ConnectionClosed) as closed:
             await running.frame()
         assert closed.value.rcvd is not None

@@ -226,6 +226,7 @@ async def test_an_upgrade_without_a_good_answer_is_movable(answer: bytes, error:
         (frame(b"", Opcode.CLOSE), Cut, "1005"),
         (frame((1009).to_bytes(2, "big"), Opcode.CLOSE), Cut, "1009"),
         (b"", Cut, "closed by the peer"),
+        (frame(b"{", fin=False) + frame(b"", Opcode.CONT, fin=False) * 20_000, BadAnswer, "pieces"),
     ],
 )
 async def test_what_came_before_a_fault_is_received_first(data: bytes, error: type[UpstreamError], words: str) -> None:
