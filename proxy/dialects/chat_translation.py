@@ -74,9 +74,12 @@ def request(inspection: Inspection, *, model: str) -> bytes:
     instructions, items = _conversation(found.value("messages"))
     tools = _tools(found.value("tools"), found.value("functions"))
     body: dict[str, Any] = {"model": model, "instructions": instructions, "input": items, "stream": True, "store": False}
+    choice = _choice(found.value("tool_choice"), found.value("function_call"))
+    if not tools and choice not in (None, "none", "auto"):
+        name = "tool_choice" if found.value("tool_choice") is not None else "function_call"
+        raise InvalidJson(f"The field {name!r} demands a tool, and the request offers none.", param=name)
     if tools:
         body["tools"] = tools
-        choice = _choice(found.value("tool_choice"), found.value("function_call"))
         if choice is not None:
             body["tool_choice"] = choice
         is_parallel = found.value("parallel_tool_calls")
@@ -116,7 +119,7 @@ def check(found: Fields) -> None:
 
 def is_legacy(found: Fields) -> bool:
     """Does the client speak of `functions` and expect a `function_call`?"""
-    return (found.raw("functions") or b"null") != b"null" and (found.raw("tools") or b"null") == b"null"
+    return bool(found.value("functions")) and not found.value("tools")
 
 
 # --------------------------------------------------------------------------------------------------------------- messages
@@ -294,7 +297,9 @@ def _tools(tools: object, functions: object) -> list[dict[str, Any]]:
     for name, given in (("tools", tools), ("functions", functions)):
         if given is not None and not isinstance(given, list):
             raise InvalidJson(f"The field {name!r} must be a list.", param=name)
-    if isinstance(tools, list):
+    if tools and functions:
+        raise InvalidJson("The fields 'tools' and 'functions' cannot be used together.", param="functions")
+    if isinstance(tools, list) and tools:
         made = [_tool(tool, f"tools[{number}]") for number, tool in enumerate(tools)]
     elif isinstance(functions, list):
         made = [_function(function, f"functions[{number}]") for number, function in enumerate(functions)]

@@ -124,6 +124,17 @@ def test_functions_of_old() -> None:
     assert (found["tool_choice"], found["parallel_tool_calls"]) == ({"type": "function", "name": "look"}, False)
 
 
+def test_functions_beside_an_empty_list_of_tools_are_offered_all_the_same() -> None:
+    found = translated(tools=[], functions=[{"name": "look"}])
+    assert [tool["name"] for tool in found["tools"]] == ["look"]
+    assert found["parallel_tool_calls"] is False
+
+
+@pytest.mark.parametrize("fields", [{"tool_choice": "auto"}, {"tool_choice": "none", "tools": []}, {"function_call": "auto"}])
+def test_a_choice_among_no_tools_that_demands_none_asks_for_nothing(fields: dict[str, Any]) -> None:
+    assert translated(**fields) == translated()
+
+
 def test_tools_keep_their_schema_and_are_strict_only_if_asked() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "number", "minimum": 0.10, "maximum": 10**25}}}
     grammar = {"syntax": "lark", "definition": "start: x"}
@@ -256,6 +267,10 @@ def test_what_would_change_the_answers_meaning_is_refused_by_name(fields: dict[s
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "a"}}], "tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [], "tool_choice": {"type": "function", "function": {"name": "a"}}}, "tool_choice"),
+        ({"functions": [], "function_call": {"name": "a"}}, "function_call"),
+        ({"tools": [{"type": "function", "function": {"name": "a"}}], "functions": [{"name": "b"}]}, "functions"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"response_format": "json"}, "response_format"),
         ({"reasoning": "high"}, "reasoning"),
