@@ -27,6 +27,7 @@ app.conf.task_routes = {
     "routing.tasks.*": {"queue": "tokens"},
     "billing.tasks.*": {"queue": "periods"},
     "quotas.tasks.*": {"queue": "default"},
+    "quotas.alerts.tasks.*": {"queue": "alerts"},
 }
 # A worker that is told of no queue takes from all of them, and not from Celery's default one alone.
 QUEUES = ("default", "tokens", "periods", "reports", "alerts")
@@ -44,6 +45,15 @@ app.conf.beat_schedule = {
     "reconcile": {"task": "quotas.tasks.reconcile_all", "schedule": 3600.0},
     "fill-filters": {"task": "quotas.tasks.fill_filters", "schedule": 60.0},
     "watch-server": {"task": "quotas.tasks.watch_server", "schedule": 30.0},
+    "watch-for-alerts": {"task": "quotas.alerts.tasks.watch", "schedule": 60.0, "options": {"expires": 55}},
+    "watch-everybody-for-alerts": {
+        "task": "quotas.alerts.tasks.watch",
+        "schedule": 900.0,
+        "kwargs": {"everybody": True},
+        "options": {"expires": 800},
+    },
+    "deliver-due-alerts": {"task": "quotas.alerts.tasks.deliver_due", "schedule": 30.0, "options": {"expires": 25}},
+    "forget-old-alerts": {"task": "quotas.alerts.tasks.forget_old", "schedule": 86400.0},
     "forget-old-refusals": {"task": "quotas.tasks.forget_old_refusals", "schedule": 86400.0},
     "make-usage-partitions": {"task": "billing.tasks.make_usage_partitions", "schedule": 21600.0},
     "drop-old-usage": {"task": "billing.tasks.drop_old_usage", "schedule": 86400.0},

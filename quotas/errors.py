@@ -7,6 +7,7 @@ QuotaError
 │  └─ NoActivePlan     nothing to draw on
 ├─ RateExceeded        too many per second or minute
 │  └─ ConcurrencyReached   too many at once
+├─ EndpointRefused     a webhook endpoint that cannot be; facts: field
 ├─ FilterRefused       the request log is asked for what it cannot be looked for by
 └─ LimitsError         somebody asked for a limit that cannot be
    ├─ AboveScope       a lead asked for more than their own scope has
@@ -106,6 +107,13 @@ class RateExceeded(Refused):
 
 class ConcurrencyReached(RateExceeded):
     code: ClassVar[str] = "concurrency_limit"
+
+
+class EndpointRefused(QuotaError):
+    """The message says what is wrong with the endpoint, `field` where; nothing has changed."""
+
+    code: ClassVar[str] = "endpoint_refused"
+    status: ClassVar[int] = 400
 
 
 class FilterRefused(QuotaError):

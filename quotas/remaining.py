@@ -9,11 +9,11 @@ from accounts import display
 from accounts.models import Member, Organization
 from accounts.snapshots import KeySnapshot
 from config import snapshot
-from config.redis import client, sync_client, translated
+from config.redis import RedisUnavailable, client, sync_client, translated
 from config.snapshot import Snapshot
 from quotas import admission, engine, views
 from quotas import standing as standings
-from quotas.errors import Stale
+from quotas.errors import Degraded, Stale
 from quotas.standing import LimitState, PlanState, Usage
 from quotas.windows import ROLLING_SECONDS
 
@@ -256,12 +256,15 @@ def usages_of(loaded: Snapshot, asked: Sequence[Any], now_s: int) -> list[Usage]
     for start in range(0, len(asked), PIECE):
         piece = asked[start : start + PIECE]
         questions = [views.view_for(loaded, key, now_s) for key in piece]
-        with translated():
-            pipeline = sync_client().pipeline(transaction=False)
-            queue: Callable[..., Any] = pipeline.execute_command
-            for view in questions:
-                queue(*engine.PEEK.command(engine.keys(loaded.organization_id), ("", view.packed)))
-            replies = pipeline.execute(raise_on_error=False)
+        try:
+            with translated():
+                pipeline = sync_client().pipeline(transaction=False)
+                queue: Callable[..., Any] = pipeline.execute_command
+                for view in questions:
+                    queue(*engine.PEEK.command(engine.keys(loaded.organization_id), ("", view.packed)))
+                replies = pipeline.execute(raise_on_error=False)
+        except RedisUnavailable as error:
+            raise Degraded("redis") from error
         for key, view, reply in zip(piece, questions, replies, strict=True):
             is_told = not isinstance(reply, Exception) and reply[0] == b"OK"
             usages.append(standings.read(loaded, view, reply) if is_told else admission.usage_sync(loaded, key, now_s=now_s))

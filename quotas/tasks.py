@@ -10,6 +10,9 @@ from config import scope, walks
 from config.clock import utc_now
 from config.redis import sync_client
 from quotas import drain, filters, reconcile, refusal_log
+from quotas.alerts import tasks as alert_tasks
+
+__all__ = ["alert_tasks"]  # Celery looks for tasks in this module alone.
 
 logger = logging.getLogger(__name__)
 

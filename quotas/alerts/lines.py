@@ -136,13 +136,14 @@ def quota_used(plan: PlanState) -> int:
 
 def _current(organization: Organization, found: list[Found]) -> list[Found]:
     """Without limits of who has left and of keys that do not work any more: nobody waits for those."""
-    members, keys = {one.member_id for one in found}, {one.key_id for one in found}
+    members = {one.member_id for one in found if one.member_id is not None}
+    keys = {one.key_id for one in found if one.key_id is not None}
     gone: set[int] = set()
-    if members - {None}:
-        rows = Member.objects.for_organization(organization).filter(pk__in=members - {None})
-        gone = set(rows.exclude(removed_at=None).values_list("pk", flat=True))
+    if members:
+        left = Member.objects.for_organization(organization).filter(pk__in=members).exclude(removed_at=None)
+        gone = set(left.values_list("pk", flat=True))
     ended: set[int] = set()
-    if keys - {None}:
-        dead = ApiKey.objects.for_organization(organization).filter(pk__in=keys - {None}).exclude(revoked_at=None)
+    if keys:
+        dead = ApiKey.objects.for_organization(organization).filter(pk__in=keys).exclude(revoked_at=None)
         ended = set(dead.values_list("pk", flat=True))
     return [one for one in found if one.member_id not in gone and one.key_id not in ended]

@@ -1,7 +1,6 @@
 """Alerts, who was told of them, and the webhooks that they are sent to."""
 
 import uuid
-from datetime import datetime
 from typing import ClassVar, Self
 
 from django.db import models
@@ -146,6 +145,12 @@ class WebhookEndpoint(models.Model):
     def is_working(self) -> bool:
         return self.removed_at is None and self.disabled_at is None
 
+    @property
+    def channel(self) -> str:
+        """Of deliveries to it."""
+        is_chat = self.format == self.Format.SLACK
+        return AlertDelivery.Channel.SLACK if is_chat else AlertDelivery.Channel.WEBHOOK
+
 
 class AlertDelivery(models.Model):
     """One message to one member or endpoint, however often it is tried; its uuid is the message's id in every try.
@@ -201,6 +206,3 @@ class AlertDelivery(models.Model):
 
     def __str__(self) -> str:
         return f"{self.channel} {self.status} {self.uuid}"
-
-    def is_due(self, now: datetime) -> bool:
-        return self.next_try_at is not None and self.next_try_at <= now

@@ -293,6 +293,7 @@ ALLOWED = {
     "config/management/operator.py": "operators",
     "config/middleware.py": "operators, in the admin",
     "demo/seed.py": "makes the demo's organizations",
+    "quotas/alerts/tasks.py": "walks over organizations",
     "quotas/reconcile.py": "how much differs in all, for the health page",
     "quotas/refusal_log.py": "forgets what is old, of all",
     "quotas/sweep.py": "walks over organizations",
