@@ -35,7 +35,7 @@ from quotas.admission import Admission, Amount, Settled
 from quotas.errors import Stale
 from routing import credentials, health, selection, sticky
 from routing.choice import Live
-from routing.errors import CredentialError, NoAccountAvailable, RefreshDeferred, SelectionError
+from routing.errors import CredentialError, NoAccountAvailable, PoolBusy, RefreshDeferred, SelectionError
 from routing.health import Failure, Kind
 from routing.selection import Lease
 from routing.snapshots import ANTHROPIC, CHATGPT, PoolSnapshot
@@ -54,6 +54,11 @@ Read = Callable[[Resources], Awaitable[Inspection]]
 
 class ClientLeft(Exception):
     """Nobody waits for the answer any more."""
+
+
+def _share(left: int, *, is_last: bool) -> int:
+    """Of the request's attempts that are left, those of one model: one is kept for a model that may serve in its place."""
+    return left if is_last else max(1, left - 1)
 
 
 class Engine:
@@ -80,6 +85,8 @@ class Engine:
         self._model = ""
         self._tab: Tab | None = None
         self._wire: Wire | None = None
+        self._most = MAX_ATTEMPTS
+        """Attempts that the model at hand may take."""
         self._first_word: Answer | None = None
 
     async def run(self, resources: Resources, read: Read) -> None:
@@ -157,6 +164,7 @@ class Engine:
         caller = self._caller
         assert caller is not None, "`read` identifies the caller"
         self._model = inspection.model
+        self._most = _share(MAX_ATTEMPTS, is_last=inspection.model not in caller.snapshot.routing.fallbacks)
         try:
             return await self._serve(resources, caller, inspection, inspection.model)
         except SelectionError as error:
@@ -172,7 +180,13 @@ class Engine:
     ) -> Answer | None:
         """No account can serve the asked model: those that the organization's rule names are tried in order, each checked, counted
         and priced as itself. Where none can either, what the asked one's upstream said, else raises `refused`."""
-        for model in models:
+        spent, counted = 0, None
+        for position, model in enumerate(models, start=1):
+            if self._tab is not None and self._tab is not counted:
+                spent, counted = spent + len(self._tab.attempts), self._tab
+            if spent >= MAX_ATTEMPTS:
+                break
+            self._most = _share(MAX_ATTEMPTS - spent, is_last=position == len(models))
             self._request_id = request_ids.new()
             try:
                 return await self._serve(resources, caller, inspection, model)
@@ -302,11 +316,11 @@ class Engine:
     # -- attempts
 
     async def _attempts(self, resources: Resources, tab: Tab, pool: PoolSnapshot, live: Live) -> Answer | None:
-        """Tries accounts until one answers: at most MAX_ATTEMPTS, and only while the client has seen nothing."""
+        """Tries accounts until one answers: while attempts are left, and only until the client has seen something."""
         excluded: set[int] = set()
         unreached: set[int] = set()
         last: Verdict | None = None
-        while len(tab.attempts) < MAX_ATTEMPTS:
+        while len(tab.attempts) < self._most:
             if self._downstream.has_left:
                 raise ClientLeft
             try:
@@ -357,7 +371,7 @@ class Engine:
         """One account; once more on the same one if its token may only have been old."""
         verdict = await self._send(resources, tab, lease)
         failure = verdict.failure
-        if failure is None or not failure.refresh or lease.account.kind != CHATGPT or len(tab.attempts) >= MAX_ATTEMPTS:
+        if failure is None or not failure.refresh or lease.account.kind != CHATGPT or len(tab.attempts) >= self._most:
             return verdict
         try:
             await credentials.refresh_async(lease.account, used=verdict.used)
@@ -439,7 +453,7 @@ class Engine:
         # Every attempt met an account that cannot serve now. If all are such, selection knows when that ends.
         lease = await self._lease(resources, tab, pool, live, frozenset(excluded | unreached))
         resources.leases.give_back(lease)
-        raise errors.PoolBusy("The accounts tried cannot serve at the moment. Try again shortly.", retry_after=1)
+        raise PoolBusy(1, message="The accounts tried cannot serve at the moment. Try again shortly.")
 
     @staticmethod
     def _rest(resources: Resources, pool: PoolSnapshot, unreached: set[int]) -> None:

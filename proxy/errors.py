@@ -13,9 +13,7 @@ ProxyError
 ├─ Draining               503 draining
 ├─ Degraded               503 degraded
 ├─ InternalError          500 internal_error
-├─ UpstreamUnavailable    502 upstream_unavailable
-├─ PoolBusy               429 pool_busy
-└─ PoolExhausted          429 pool_exhausted
+└─ UpstreamUnavailable    502 upstream_unavailable
 
 UpstreamError (not shown to clients; `proxy.attempt` judges it)
 ├─ ConnectFailed          nothing was written
@@ -115,20 +113,6 @@ class InternalError(ProxyError):
 class UpstreamUnavailable(ProxyError):
     code = "upstream_unavailable"
     status = 502
-
-
-class PoolBusy(ProxyError):
-    """Every attempt met an account that cools down for a moment. Facts: `retry_after` seconds."""
-
-    code = "pool_busy"
-    status = 429
-
-
-class PoolExhausted(ProxyError):
-    """Every attempt met an exhausted account. Facts: `resets_at` unix seconds or None."""
-
-    code = "pool_exhausted"
-    status = 429
 
 
 class UpstreamError(Exception):

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import Error as DatabaseTrouble
+from websockets.frames import CloseCode
 
 from config import logging as weir_logging
 from config import redis as weir_redis
@@ -237,13 +238,21 @@ class ClientSocket:
             return dialect.inspect(frame)
 
         with weir_logging.context(request_id=request_id):
-            await engine.run(self._resources, read)
+            try:
+                await engine.run(self._resources, read)
+            except Exception:
+                # Over HTTP the end of the stream says so. A socket that stays open would let its client wait for ever.
+                logger.exception("a turn failed")
+                await self._close(CloseCode.INTERNAL_ERROR)
         if downstream.is_stalled:
             self._give_up()
         elif engine.must_reconnect or (self._connection is not None and self._connection.is_ending):
-            self._is_closed = True
-            with contextlib.suppress(OSError):
-                await self._send({"type": "websocket.close", "code": RESTARTED})
+            await self._close(RESTARTED)
+
+    async def _close(self, code: int) -> None:
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            await self._send({"type": "websocket.close", "code": code})
 
     def _give_up(self) -> None:
         """The client takes nothing: a closing handshake would wait for it as well."""
@@ -299,7 +308,7 @@ class TurnEngine(Engine):
                 # No 429: with its whole conversation, any other account can go on.
                 error = OwnerLost("The account that holds the previous response cannot serve now.", name=PREVIOUS_RESPONSE)
         else:
-            self._is_unserved = isinstance(error, SelectionError | errors.PoolBusy)
+            self._is_unserved = isinstance(error, SelectionError)
         return super()._refusal(resources, error)
 
     async def _answer(self, answer: Answer) -> None:

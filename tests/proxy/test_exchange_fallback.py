@@ -342,3 +342,21 @@ async def test_a_failed_first_attempt_leaves_the_second_ones_price(gateway: Gate
     assert [line["account_id"] for line in row.lines] == [row.trace[1]["account_id"]]
     assert row.account_id == row.trace[1]["account_id"]
     await check_counters(one.tenant, [row])
+
+
+async def test_a_request_has_three_attempts_and_one_is_kept_for_the_fallback(gateway: Gateway, world: Callable[..., Any]) -> None:
+    """N37: whatever fails, and however many models may serve: three attempts, the last of them by the rule."""
+    it: World = await world()
+    await it.rule(FREE, PAID)
+    for _ in range(3):
+        more, token = await in_thread(factories.openai_account, it.tenant.organization)
+        await in_thread(lambda row: accounts.set_models(row, [FREE], by=None), more)
+        it.upstream.script({"error": "429_rate"}, repeat=0, token=token)
+    it.upstream.script({"error": "429_rate"}, repeat=0, token=it.tokens[FREE])
+    it.upstream.script({"usage": USAGE}, token=it.tokens[PAID])
+    got = await gateway.post(it.tenant, model=FREE)
+    assert (got.status_code, got.headers["x-weir-served-model"]) == (200, PAID)
+    rows = await logged(it.tenant, 2)
+    assert [len(row.trace) for row in rows] == [2, 1]
+    assert [(row.status, row.credits) for row in rows] == [("failed", 0), ("ok", 2 * cost(input=1000, output=100))]
+    await check_counters(it.tenant, rows)
