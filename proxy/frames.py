@@ -62,7 +62,8 @@ def error_frame(answer: Answer) -> bytes:
         error = {"message": text, "type": kind, "param": None, "code": None}
     pairs = ((name.decode("latin-1"), told.decode("latin-1")) for name, told in answer.headers)
     headers = {name: told for name, told in pairs if name not in _UNTOLD}
-    return json.dumps({"type": "error", "status": answer.status, "error": error, "headers": headers}, ensure_ascii=False).encode()
+    # Escaped: half a surrogate pair has no other spelling.
+    return json.dumps({"type": "error", "status": answer.status, "error": error, "headers": headers}).encode()
 
 
 class FrameDownstream(Downstream):

@@ -241,11 +241,12 @@ class ClientSocket:
             try:
                 await engine.run(self._resources, read)
             except Exception:
-                # Over HTTP the end of the stream says so. A socket that stays open would let its client wait for ever.
                 logger.exception("a turn failed")
-                await self._close(CloseCode.INTERNAL_ERROR)
+                engine.is_broken = True
         if downstream.is_stalled:
             self._give_up()
+        elif engine.is_broken:
+            await self._close(CloseCode.INTERNAL_ERROR)
         elif engine.must_reconnect or (self._connection is not None and self._connection.is_ending):
             await self._close(RESTARTED)
 
@@ -292,6 +293,8 @@ class TurnEngine(Engine):
         self._pool: PoolSnapshot | None = None
         self._is_unserved = False
         self.must_reconnect = False
+        self.is_broken = False
+        """A fault of ours ended it in the middle of its answer. Over HTTP the stream's end says so; a socket would say nothing."""
 
     async def _carry(self, resources: Resources, tab: Tab, pool: PoolSnapshot, admitted: Admission) -> Answer | None:
         self._pool = pool
@@ -316,6 +319,7 @@ class TurnEngine(Engine):
             self.must_reconnect = True
             reconnect = Reconnect("This request is served over HTTP only. Create a new connection.")
             answer = super()._refusal(self._resources, reconnect)
+        self.is_broken = self._downstream.has_content and not self._downstream.is_ended
         await super()._answer(answer)
 
     def _note(self, resources: Resources, refusal: DomainError) -> None:

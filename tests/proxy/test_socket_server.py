@@ -18,7 +18,9 @@ App = Callable[[Scope, Receive, Send], Any]
 
 
 @asynccontextmanager
-async def served(app: App, **options: Any) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def served(
+    app: App, path: str = "/", *, authorization: str = "none", **options: Any
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A client's connection after its upgrade, frames by hand."""
     port = free_port()
     config = uvicorn.Config(
@@ -37,8 +39,8 @@ async def served(app: App, **options: Any) -> AsyncIterator[tuple[asyncio.Stream
     await eventually(lambda: server.started)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(
-        b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
-        b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        f"GET {path} HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
+        f"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nauthorization: {authorization}\r\n\r\n".encode()
     )
     assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
     try:

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
-from websockets.frames import Frame, Opcode
+from websockets.frames import Opcode
 
+from proxy import sockets
+from proxy.asgi import Receive, Scope, Send
 from tests.flows.tenants import Tenant, cost
-from tests.proxy.conftest import Gateway, check_counters, eventually, logged
+from tests.proxy.conftest import Gateway, check_counters, eventually, is_clean, logged
 from tests.proxy.raw_server import Peer, RawServer, serve
 from tests.proxy.socket_client import CODEX, create, id_of, opened
+from tests.proxy.test_socket_server import masked, served
 from tests.proxy.test_upstream_socket import accept, frame, read_frame
 from tests.upstream import ScriptedUpstream
 
@@ -198,6 +201,46 @@ async def test_megabytes_behind_an_end_do_not_deafen_the_socket(gateway: Gateway
         await check_counters(one, rows)
 
 
+async def test_an_upgrade_refused_in_words_that_are_no_text_is_told(gateway: Gateway, tenant: MakeTenant) -> None:
+    """Half a surrogate pair is JSON, and nothing that can be written as text."""
+    body = rb'{"error":{"message":"no \ud800 \u00e9","type":"invalid_request_error","code":"odd"}}'
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+    async with serve(script) as server:
+        with override_settings(UPSTREAM_OPENAI_URL=server.url, UPSTREAM_ALLOWED_NETWORKS=["127.0.0.0/8"]):
+            one: Tenant = await tenant()
+            async with opened(gateway, one) as client:
+                error = await asyncio.wait_for(client.refused(), 3)
+                assert (error["status"], error["error"]["code"]) == (400, "odd")
+                assert "\u00e9" in error["error"]["message"]
+    await eventually(lambda: is_clean(one))
+
+
+async def test_a_fault_of_ours_ends_the_socket_that_it_can_tell_nothing(gateway: Gateway, tenant: MakeTenant) -> None:
+    """Over HTTP the end of the stream says that it broke off. A socket that stays open says nothing at all."""
+    one: Tenant = await tenant(account="chatgpt")
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def odd(message: Any) -> None:
+            if message["type"] == "websocket.send":
+                raise ValueError("a server that cannot send")
+            await send(message)
+
+        await sockets.app(scope, receive, odd)
+
+    async with served(app, CODEX, authorization=one.headers["authorization"]) as (reader, writer):
+        writer.write(masked(create().encode()))
+        told = await asyncio.wait_for(reader.readexactly(4), 5)
+        assert int.from_bytes(told[2:4], "big") == 1011
+    [row] = await logged(one)
+    assert row.status == "failed"
+    await check_counters(one, [row])
+    await eventually(lambda: len(gateway.resources.sockets) == 0)
+
+
 # ------------------------------------------------------------------------------------------------------ odd clients
 
 
@@ -232,10 +275,6 @@ async def raw(gateway: Gateway, one: Tenant) -> tuple[asyncio.StreamReader, asyn
     )
     assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
     return reader, writer
-
-
-def masked(data: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> bytes:
-    return Frame(opcode, data, fin).serialize(mask=True)
 
 
 @pytest.mark.parametrize(
