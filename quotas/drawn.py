@@ -14,6 +14,11 @@ def by_day(organization: Organization, seat_member_id: int | None, *, now: datet
     zone = ZoneInfo(organization.timezone)
     today = reports.day_of(now, zone)
     start, end = periods.day_start(today - timedelta(days=forecast.DAYS), zone), periods.day_start(today, zone)
+    return between(organization, seat_member_id, start, end)
+
+
+def between(organization: Organization, seat_member_id: int | None, start: datetime, end: datetime) -> list[int]:
+    """The same of each day that [start, end) touches."""
 
     def of(members: list[int] | None) -> list[int]:
         return [one.credits for one in reports.usage_by(organization, "day", start, end, members=members)]

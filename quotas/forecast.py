@@ -40,6 +40,14 @@ def overage(days: Sequence[int], *, used: int, quota: int, seconds_left: int) ->
     return Overage(*(max(0, used + rate * max(0, seconds_left) // _DAY_SECONDS - quota) for rate in _rates(days)))
 
 
+def day_rates(days: Sequence[int]) -> tuple[int, int] | None:
+    """What goes a day at the low and at the high pace of `overage`, by which a period's end is projected; None as there."""
+    if len(days) < FEWEST_DAYS:
+        return None
+    low, _, high = _rates(days)
+    return low, high
+
+
 LASTS, PROBABLY, RUNS_OUT, TOO_EARLY = "lasts", "probably", "runs_out", "too_early"
 
 

@@ -22,11 +22,12 @@ from billing import overview
 from billing.overview import Days, Spender, Whose
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import boost_forms, levels, refused, remaining, requests
+from quotas import boost_forms, burn, levels, overview_parts, refused, remaining, requests
 from quotas.boost_forms import AskForm
 from quotas.errors import Degraded, NoActivePlan, Stale
 from quotas.models import Limit, LimitRequest
 from quotas.remaining import Standing
+from quotas.standing import PlanState
 
 DAYS = 30
 OWN_ROWS = 10
@@ -266,15 +267,28 @@ def overview_page(request: HttpRequest, member: Member) -> HttpResponse:
         ],
         "spark": _spark(days.totals),
         "highest": max(zip(days.totals, days.days, strict=True), default=None),
-        "spenders": _ranked(spenders),
+        "spenders": _ranked(spenders, member, now),
         "sees_requests": sees_requests,
         "requests": overview.newest(_whose(member, Action.SEE_REQUESTS), now=now) if sees_requests else [],
     }
+    if sees_requests:
+        refusals = overview_parts.refused_today(_whose(member, Action.SEE_REQUESTS), days.days, zone)
+        page |= {"refused": refusals, "refused_spark": _spark(refusals.days)}
     if page["standing"]:
-        plan = page["standing"].plan
+        plan: PlanState = page["standing"].plan
         page["period_start"] = datetime.fromtimestamp(plan.starts_at, UTC)
         page["period_end"] = datetime.fromtimestamp(plan.ends_at - 1, UTC)
+        page |= _burn(member, whose, plan, zone, now)
     return render(request, "quotas/overview.html", page)
+
+
+def _burn(member: Member, whose: Whose, plan: PlanState, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
+    """The burn of the quota that is one's own: a seat's for its member, the organization's for who sees all of it."""
+    is_seat = whose.member_id is not None and plan.subject == "member"
+    if not is_seat and (whose.member_id is not None or whose.team_id is not None):
+        return {}
+    found = burn.of(member.organization, plan, seat_member_id=member.pk if is_seat else None, now=now)
+    return {} if found is None else {"burn": found, "burn_chart": burn.chart(found, zone)}
 
 
 def _chart(days: Days) -> dict[str, Any]:
@@ -285,6 +299,17 @@ def _chart(days: Days) -> dict[str, Any]:
     }
 
 
-def _ranked(spenders: Sequence[Spender]) -> list[dict[str, Any]]:
+def _ranked(spenders: Sequence[Spender], reader: Member, now: datetime) -> list[dict[str, Any]]:
+    """With what is left of a limit of their own, for who sees limits."""
     most = max((one.credits for one in spenders), default=0)
-    return [{"name": one.name, "credits": one.credits, "share": display.share(one.credits, most)} for one in spenders]
+    sees_limits = bool(spenders) and permissions.reach(reader, Action.SEE_MEMBERS) is not Reach.NONE
+    meters = overview_parts.tightest(reader.organization, spenders, now=now) if sees_limits else {}
+    return [
+        {
+            "name": one.name,
+            "credits": one.credits,
+            "share": display.share(one.credits, most),
+            "meter": meters.get(one.member_id),
+        }
+        for one in spenders
+    ]

@@ -14,6 +14,8 @@ from accounts.models import Member
 from billing import overview
 from billing.overview import Whose
 from config.clock import utc_now
+from quotas import limits
+from quotas.models import Refusal
 from tests import factories
 from tests.pages import made
 
@@ -108,6 +110,62 @@ def test_no_upstream_account_is_named(world: World) -> None:
         assert str(account.uuid) not in page
 
 
+def test_the_burn_of_the_organizations_quota_is_shown_to_who_sees_all_of_it(world: World) -> None:
+    for member, sees in (
+        (world.member("owner"), True),
+        (world.member("lead"), True),
+        (world.member("finance"), True),
+        (world.member("lead", world.quality), False),
+        (world.members["lena"], False),
+    ):
+        page = page_of(member)
+        assert ('id="burn-data"' in page) is sees
+        assert ("Used so far against an even pace" in page) is sees
+    assert "Too early to tell whether it lasts." in page_of(world.member("owner"))
+    factories.subscription(world.organization, plan="pro", member=world.members["lena"])
+    seat = json.loads(page_of(world.members["lena"]).split('id="burn-data" type="application/json">')[1].split("</script>")[0])
+    assert seat["quota"] == 20_000_000
+    assert max(amount for amount in seat["used"] if amount is not None) == 7
+
+
+def test_what_was_refused_today_is_told_with_its_largest_reasons(world: World) -> None:
+    now = utc_now()
+    for name, count, fields in (
+        ("tomasz", 20, {"metric": "requests_per_minute", "limit": 60}),
+        ("anselm", 3, {"metric": "credits", "window": "day", "limit": 5}),
+    ):
+        key = world.members[name].api_keys.get()
+        Refusal.objects.create(
+            organization=world.organization,
+            team_id=key.member.team_id,
+            member_id=key.member_id,
+            key_id=key.pk,
+            minute=now.replace(second=0, microsecond=0),
+            last_at=now,
+            code="limit_reached",
+            scope="member",
+            count=count,
+            **fields,
+        )
+    page = page_of(world.member("owner"))
+    assert '<dt>Refused today</dt><dd class="value">23</dd><dd class="note">20 by 60 / min, 3 by daily limit' in page
+    assert '<dd class="value">20</dd><dd class="note">20 by 60 / min ·' in page_of(world.member("lead", world.quality))
+    assert '<dt>Refused today</dt><dd class="value">0</dd><dd class="note">nothing</dd>' in page_of(world.members["lena"])
+    assert "Refused today" not in page_of(world.member("finance"))
+
+
+def test_who_uses_most_stands_beside_what_is_left_of_their_limit(world: World) -> None:
+    tomasz = world.members["tomasz"]
+    assert tomasz.user is not None
+    for window, amount in (("day", "100"), ("30d", "200")):
+        limits.set_limit(
+            world.organization, scope="member", of=tomasz.user.email, metric="credits", window=window, amount=amount, by=None
+        )
+    page = page_of(world.member("owner"))
+    assert page.count(" % of limit left") == 1
+    assert " % of limit left" not in page_of(world.member("finance"))
+
+
 def test_all_totals_are_one_number(world: World) -> None:
     page = page_of(world.member("owner"))
     chart = json.loads(page.split('id="stack-data" type="application/json">')[1].split("</script>")[0])
@@ -115,7 +173,7 @@ def test_all_totals_are_one_number(world: World) -> None:
     assert len(chart["x"]) == 30
     assert [series["name"] for series in chart["series"]] == ["model-7", "model-5", "model-3"]
     assert "<span>All members</span><strong>15.00</strong>" in page
-    today = page.split("Show the numbers")[1].split("</table>")[0].split("<tr>")[-1]
+    today = page.split("Credits per day by model, table")[1].split("</table>")[0].split("<tr>")[-1]
     assert re.findall(r'<td class="num">([^<]+)</td>', today) == ["7.00", "5.00", "3.00", "15.00"]
 
 
