@@ -68,6 +68,8 @@ def navigation(member: Member, current: str) -> tuple[Section, ...]:
         requests = permissions.reach(member, Action.SEE_REQUESTS)
         if requests is not Reach.NONE:
             sections["You" if requests is Reach.OWN else "Team"].append(_link(member, "request_log", "Request log", current))
+        if permissions.reach(member, Action.SEE_ALERTS) is not Reach.NONE:
+            sections[title].append(_link(member, "alerts", "Alerts", current))
         sections["You" if usage is Reach.OWN else "Money"].append(_link(member, "usage_report", "Usage report", current))
     if permissions.can(member, Action.SEE_MONEY):
         sections["Money"].append(_link(member, "invoices", "Plan & invoices", current))

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from quotas import limits_page, members_page, pages, request_pages
+from quotas import alerts_page, limits_page, members_page, pages, request_pages
 
 urlpatterns = [
     path("o/<slug:slug>/key", pages.key, name="key"),
@@ -22,6 +22,14 @@ urlpatterns = [
     path("o/<slug:slug>/members/<uuid:uuid>", members_page.member_page, name="member"),
     path("o/<slug:slug>/members/<uuid:uuid>/change", members_page.change_member, name="change_member"),
     path("o/<slug:slug>/members/<uuid:uuid>/remove", members_page.remove_member, name="remove_member"),
+    path("o/<slug:slug>/alerts", alerts_page.alerts_page, name="alerts"),
+    path("o/<slug:slug>/alerts/rules", alerts_page.set_rule, name="set_alert_rule"),
+    path("o/<slug:slug>/alerts/endpoints", alerts_page.add_endpoint, name="add_endpoint"),
+    path("o/<slug:slug>/alerts/endpoints/<uuid:uuid>/test", alerts_page.test_endpoint, name="test_endpoint"),
+    path("o/<slug:slug>/alerts/endpoints/<uuid:uuid>/rotate", alerts_page.rotate_endpoint, name="rotate_endpoint"),
+    path("o/<slug:slug>/alerts/endpoints/<uuid:uuid>/resume", alerts_page.resume_endpoint, name="resume_endpoint"),
+    path("o/<slug:slug>/alerts/endpoints/<uuid:uuid>/remove", alerts_page.remove_endpoint, name="remove_endpoint"),
+    path("o/<slug:slug>/alerts/<uuid:uuid>/acknowledge", alerts_page.acknowledge, name="acknowledge_alert"),
     path("o/<slug:slug>/overview", pages.overview_page, name="overview"),
     path("o/<slug:slug>/requests", request_pages.request_log_page, name="request_log"),
     path("o/<slug:slug>/requests/<str:name>", request_pages.request_page, name="request"),

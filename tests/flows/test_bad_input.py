@@ -11,7 +11,7 @@ from accounts import api_tokens
 from accounts.models import Member
 from config.clock import utc_now
 from quotas import limits, requests
-from quotas.models import Limit, LimitRequest
+from quotas.models import Limit, LimitRequest, WebhookEndpoint
 from tests import secrets
 from tests.flows import tenants
 from tests.flows.untouched import rows_of
@@ -65,6 +65,12 @@ def request_of(tenant: tenants.Tenant, limit: Limit) -> LimitRequest:
     return requests.ask(tenant.member, limit, extra="1", until=now + timedelta(days=2), by=tenant.member.user, now=now)
 
 
+def endpoint_of(tenant: tenants.Tenant) -> WebhookEndpoint:
+    return WebhookEndpoint.objects.create(
+        organization=tenant.organization, name="Chat", format="standard", origin="https://chat.example"
+    )
+
+
 TAKEN: dict[str, dict[str, str]] = {
     "key/ask": {"limit": "{limit}", "extra": "1", "until": "{day}", "note": "why"},
     "members/invite": {"email": "new@bad.example", "role": "developer"},
@@ -76,6 +82,9 @@ TAKEN: dict[str, dict[str, str]] = {
     "members/{member}/remove": {"confirm": "{name}"},
     "key/{key}/revoke": {"confirm": "laptop"},
     "invoices/plan": {"plan": "pro", "when": "next", "promise": "x"},
+    "alerts/rules": {"kind": "limit", "on": "0"},
+    "alerts/endpoints": {"name": "Chat", "url": "http://10.0.0.1/x", "format": "standard"},
+    "alerts/endpoints/{endpoint}/remove": {"confirm": "Chat"},
     "pool/add/browser": {"accept_terms": "", "plan": "pro_200"},
     "pool/add/browser/{key}": {"pasted": "?code=c&state=s"},
     "pool/add/device": {"accept_terms": "", "plan": "pro_200"},
@@ -106,6 +115,7 @@ def test_a_form_with_one_wrong_field_is_refused_and_changes_nothing(tenant: tena
         "account": str(tenant.account.uuid),
         "account_name": tenant.account.label,
         "pool": str(tenant.account.pool.uuid),
+        "endpoint": str(endpoint_of(tenant).uuid),
         "day": (utc_now() + timedelta(days=3)).date().isoformat(),
     }
     url = f"/o/{tenant.organization.slug}/{path.format(**names)}"
@@ -126,6 +136,7 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "key": ("ask",),
     "members": ("edit", "more", "new", "invite"),
     "members/{member}": ("edit", "more", "new"),
+    "alerts": ("add", "before"),
     "overview": ("by",),
     "pool": ("pool", "open", "add", "flow", "model", "effort", "dialect"),
     "requests": ("range", "from", "to", "member", "team", "key", "model", "account", "status", "q", "before", "after"),

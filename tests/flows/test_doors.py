@@ -9,7 +9,7 @@ from django.test import Client
 from accounts.models import Member, Organization
 from config.clock import utc_now
 from quotas import limits, requests
-from quotas.models import Limit
+from quotas.models import Alert, Limit, WebhookEndpoint
 from routing import oauth
 from tests import factories
 from tests.flows import tenants
@@ -45,6 +45,12 @@ class World:
         self.request = requests.ask(self.developer, self.limit, extra="1", until=until, by=self.developer.user, now=now)
         self.day = until.date().isoformat()
         self.account, _ = factories.openai_account(self.organization)
+        self.alert = Alert.objects.create(
+            organization=self.organization, kind="limit", line=80, scope="limit:x", period="day:1", team=quality, told_at=now
+        )
+        self.endpoint = WebhookEndpoint.objects.create(
+            organization=self.organization, name="Chat", format="standard", origin="https://chat.example", disabled_at=now
+        )
         self.flow = oauth.start(self.organization, accept_terms=True, by=None, now=now).flow_id
 
     def _email(self) -> str:
@@ -81,6 +87,13 @@ class World:
             f"pool/accounts/{self.account.uuid}/link": {},
             f"pool/accounts/{self.account.uuid}/remove": {"confirm": self.account.label},
             f"pool/{self.account.pool.uuid}/strategy": {"strategy": "fill_first", "safety": "4", "loyalty": "1"},
+            f"alerts/{self.alert.uuid}/acknowledge": {},
+            "alerts/rules": {"kind": "limit", "on": "0"},
+            "alerts/endpoints": {"name": "New", "url": "https://1.1.1.1/x", "format": "standard"},
+            f"alerts/endpoints/{self.endpoint.uuid}/test": {},
+            f"alerts/endpoints/{self.endpoint.uuid}/rotate": {},
+            f"alerts/endpoints/{self.endpoint.uuid}/resume": {},
+            f"alerts/endpoints/{self.endpoint.uuid}/remove": {"confirm": "Chat"},
             "invoices/plan": {"plan": "pro", "when": "next", "promise": "none"},
             "invoices/plan/keep": {},
         }
