@@ -12,7 +12,9 @@ from websockets.frames import Opcode
 
 from proxy import sockets
 from proxy.asgi import Receive, Scope, Send
-from tests.flows.tenants import Tenant, cost
+from routing import pools
+from tests import factories
+from tests.flows.tenants import Tenant, cost, in_thread
 from tests.proxy.conftest import Gateway, check_counters, eventually, is_clean, logged
 from tests.proxy.raw_server import Peer, RawServer, serve
 from tests.proxy.socket_client import CODEX, create, id_of, opened
@@ -137,6 +139,35 @@ async def test_a_turn_without_a_count_is_read_by_the_one_that_goes_on(gateway: G
             rows = await logged(one, 2)
         assert rows[1].credits > cost(input=100_000)
         await check_counters(one, rows)
+
+
+# ------------------------------------------------------------------------------------------------------------ strangers
+
+
+@pytest.mark.parametrize("kind", ["openai", "chatgpt"])
+async def test_a_response_of_another_organization_is_unknown_also_at_the_account_that_holds_it(
+    gateway: Gateway, tenant: MakeTenant, upstream: ScriptedUpstream, kind: str
+) -> None:
+    """Both draw on one shared account, which would go on with it: it is refused as one that nobody has ever made."""
+    lender: Tenant = await tenant(account=kind, plan="pro")
+    stranger: Tenant = await tenant(account="none", plan="pro")
+    assert lender.account is not None
+    shared = (await in_thread(pools.set_pool, None, factories.unique("shared"), plans=["pro"], by=None)).pool
+    try:
+        await in_thread(pools.move_account, lender.account, shared, by=None)
+        async with opened(gateway, lender) as own, opened(gateway, stranger) as other:
+            first = id_of(await own.turn("a secret"))
+            assert id_of(await other.turn("hello"))
+            told = [await other.refused("go on", previous_response_id=name) for name in (first, "resp_never")]
+            assert [error["error"]["code"] for error in told] == ["previous_response_not_found"] * 2
+            assert told[0]["error"] == told[1]["error"]
+            assert id_of(await own.turn("go on", previous_response_id=first))
+        received = [row for row in upstream.received(token=lender.upstream_token) if row.method == "WEBSOCKET"]
+        assert len(received) == 3
+        await check_counters(stranger, await logged(stranger))
+    finally:
+        # Rows stay between tests: what plans offer must not.
+        await in_thread(pools.set_pool, None, shared.name, plans=[], by=None)
 
 
 # ------------------------------------------------------------------------------------------- an upstream out of order
