@@ -231,11 +231,12 @@ class SocketAttempt(Attempting):
             self._observe()
 
     def _is_late(self, frame: bytes) -> bool:
-        """Does the frame begin or end a response that has ended on this socket already? It would end this turn at its price."""
-        if not self._is_reused or self._attempt.meter.response_id:
+        """Does the frame end a response that has ended on this socket already, before this turn's has begun? It would end the turn
+        at that one's price. Once something has begun its end is believed, whatever it is called."""
+        meter = self._attempt.meter
+        if not self._is_reused or meter.response_id or meter.has_output:
             return False
-        name = frames.name_of(frame)
-        return (name == metering.CREATED or name in metering.TERMINAL) and self._pin.holds(metering.response_id_of(frame))
+        return frames.name_of(frame) in metering.TERMINAL and self._pin.holds(metering.response_id_of(frame))
 
     async def _next(self, socket: UpstreamSocket, relay: FrameRelay) -> bytes:
         while True:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from websockets.frames import Frame, Opcode
@@ -110,6 +110,6 @@ async def test_a_client_that_neither_answers_nor_takes_is_let_go() -> None:
         got.append(await receive())
 
     async with served(app, ws_ping_interval=0.2, ws_ping_timeout=0.2) as (_, writer):
-        writer.transport.pause_reading()
+        cast(asyncio.Transport, writer.transport).pause_reading()
         await eventually(lambda: got)
         assert got[0]["type"] == "websocket.disconnect"

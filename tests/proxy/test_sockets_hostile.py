@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.test import override_settings
@@ -218,6 +218,20 @@ async def test_a_late_repetition_is_not_the_next_turns_end(gateway: Gateway, ten
         await check_counters(one, rows)
 
 
+async def test_an_upstream_that_calls_all_its_responses_the_same_is_heard(gateway: Gateway, tenant: MakeTenant) -> None:
+    async def say(peer: Peer, number: int, asked: dict[str, Any]) -> None:
+        await peer.send(event("response.created", "resp_same") + completed("resp_same", input=100 * number))
+
+    async with upstream_that(say):
+        one: Tenant = await tenant()
+        async with opened(gateway, one) as client:
+            for _ in range(2):
+                id_of(await asyncio.wait_for(client.turn("hello"), 3))
+            rows = await logged(one, 2)
+        assert [row.credits for row in rows] == [cost(input=100 * number, output=10) for number in (1, 2)]
+        await check_counters(one, rows)
+
+
 async def test_megabytes_behind_an_end_do_not_deafen_the_socket(gateway: Gateway, tenant: MakeTenant) -> None:
     async def say(peer: Peer, number: int, asked: dict[str, Any]) -> None:
         await peer.send(completed(f"resp_{number}") + event("response.extra", text="x" * 60_000) * 30)
@@ -285,7 +299,7 @@ async def test_a_client_that_does_not_take_the_end_keeps_nothing(gateway: Gatewa
     async with upstream_that(say):
         one: Tenant = await tenant()
         _, writer = await raw(gateway, one)
-        writer.transport.pause_reading()
+        cast(asyncio.Transport, writer.transport).pause_reading()
         writer.write(masked(create().encode()))
         await eventually(lambda: gateway.resources.running == 1)
         await eventually(lambda: gateway.resources.running == 0)
