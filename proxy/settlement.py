@@ -321,6 +321,7 @@ class Tab:
     def _implausible(self, attempt: Attempt) -> Line:
         """Booked at what was held: a counter never falls, and nobody pays for a number that cannot be (D5)."""
         held = self.call.estimate
+        estimate.learned.remember(self.call.snapshot.organization_id, attempt.meter.response_id, held.tokens)
         tier = "fast" if self.call.inspection.is_fast else "standard"
         price = PriceLine(
             model=self.call.rate.model,

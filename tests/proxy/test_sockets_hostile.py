@@ -141,6 +141,26 @@ async def test_a_turn_without_a_count_is_read_by_the_one_that_goes_on(gateway: G
         await check_counters(one, rows)
 
 
+async def test_a_turn_that_goes_on_with_one_whose_count_cannot_be_reads_what_that_one_held(
+    gateway: Gateway, tenant: MakeTenant
+) -> None:
+    async def say(peer: Peer, number: int, asked: dict[str, Any]) -> None:
+        if number == 1:
+            await peer.send(completed("resp_1", input=1_000_000))
+            return
+        await peer.send(event("response.output_text.delta", delta="word") + event("response.completed", "resp_2"))
+
+    async with upstream_that(say):
+        one: Tenant = await tenant()
+        async with opened(gateway, one) as client:
+            first = id_of(await client.turn("hello"))
+            id_of(await client.turn("and", previous_response_id=first))
+            rows = await logged(one, 2)
+        assert [row.is_implausible for row in rows] == [True, False]
+        assert rows[1].credits > cost(input=rows[0].counted_tokens)
+        await check_counters(one, rows)
+
+
 # ------------------------------------------------------------------------------------------------------------ strangers
 
 
