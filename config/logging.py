@@ -44,9 +44,14 @@ class JsonFormatter(logging.Formatter):
             **_context.get(),
         }
         line.update((name, value) for name, value in vars(record).items() if name not in _STANDARD)
-        if record.exc_info:
+        if record.exc_info and not _is_expected(record):
             line["exception"] = self.formatException(record.exc_info)
         return _IN_PATHS.sub(r"\1…", json.dumps(line, default=str, ensure_ascii=False))
+
+
+def _is_expected(record: logging.LogRecord) -> bool:
+    """A refusal for want of rights: Django raises it through every layer, and its traceback says no more than its line."""
+    return record.name == "django.request" and getattr(record, "status_code", None) == 403
 
 
 def configure(options: Mapping[str, Any]) -> None:

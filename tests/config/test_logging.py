@@ -3,8 +3,10 @@
 import io
 import json
 import logging
+import sys
 
 import pytest
+from django.core.exceptions import PermissionDenied
 from django.test import Client
 
 from config import logging as weir_logging
@@ -56,3 +58,17 @@ def test_what_opens_a_door_by_standing_in_a_path_is_in_no_line(path: str) -> Non
     assert path.partition("{")[0].rstrip("1-") in written
     assert "mzskO0ty" not in written
     assert all(json.loads(one)["message"] for one in written.splitlines())
+
+
+@pytest.mark.parametrize(("name", "status", "is_told"), [
+    ("django.request", 403, False), ("django.request", 500, True), ("weir.test", None, True),
+])  # fmt: skip
+def test_a_refusal_for_want_of_rights_is_one_line_without_its_traceback(name: str, status: int | None, is_told: bool) -> None:
+    try:
+        raise PermissionDenied("hidden")
+    except PermissionDenied:
+        record = logging.LogRecord(name, logging.WARNING, __file__, 1, "Forbidden: /o/acme/pool", (), sys.exc_info())
+    record.__dict__["status_code"] = status
+    written = dict(json.loads(weir_logging.JsonFormatter().format(record)))
+    assert written["message"] == "Forbidden: /o/acme/pool"
+    assert ("Traceback" in written.get("exception", "")) is is_told
