@@ -27,6 +27,17 @@ STEPS = {
 }
 
 
+WHY_NOT = {
+    "dialect": "does not speak this API",
+    "needs_sign_in": "needs sign-in",
+    "paused": "does not serve",
+    "model_not_served": "does not serve this model",
+    "effort_not_served": "does not serve this effort",
+    "tier_not_served": "does not serve this tier",
+}
+"""Reasons of eligibility for people; JSON has the word itself."""
+
+
 DIALECTS = {
     "responses": frozenset({CHATGPT, OPENAI, COMPATIBLE}),
     "chat": frozenset({CHATGPT, OPENAI, COMPATIBLE}),

@@ -58,16 +58,6 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
 }
 
 
-WHY_NOT = {
-    "dialect": "does not speak this API",
-    "needs_sign_in": "needs sign-in",
-    "paused": "does not serve",
-    "model_not_served": "does not serve this model",
-    "effort_not_served": "does not serve this effort",
-    "tier_not_served": "does not serve this tier",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What a door wants on the page beside what the query asks for: refused forms, results, what is shown this one time."""
@@ -310,7 +300,7 @@ def _told_rows(told: Explanation) -> list[dict[str, Any]]:
             until = datetime.fromisoformat(moment) if why else None
         except ValueError:
             until = None
-        text = why if until is not None else WHY_NOT.get(row["why"], row["why"])
+        text = why if until is not None else explanation.WHY_NOT.get(row["why"], row["why"])
         # Rounded down: never flattering.
         left = {
             name.replace("used", "left"): None if row[name] is None else max(0, int((1 - row[name]) * 100 + 1e-9))

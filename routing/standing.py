@@ -11,7 +11,7 @@ from routing import eligibility, live, pace, turns
 from routing.live import AccountState, States, Window
 from routing.models import PoolAccount
 from routing.pace import Turn
-from routing.snapshots import CHATGPT, AccountSnapshot, PoolSnapshot
+from routing.snapshots import ANTHROPIC, CHATGPT, AccountSnapshot, PoolSnapshot
 
 SERVING, DRAINING, COOLING, STANDBY, PAUSED, NEEDS_SIGN_IN = (
     "Serving",
@@ -135,9 +135,18 @@ def of_pool(pool: PoolSnapshot, rows: Mapping[int, PoolAccount], reading: Readin
         for account in pool.accounts
         if account.account_id in rows and account.status != PoolAccount.Status.WITHDRAWN
     ]
-    first = min((one.account.priority for one in found if one.state == SERVING), default=None)
-    found = [_waiting(one) if one.state == SERVING and first is not None and one.account.priority > first else one for one in found]
+    # Of those that can serve the same clients: nobody stands in for the only one that speaks Messages.
+    first: dict[bool, int] = {}
+    for one in found:
+        if one.state == SERVING:
+            first[_speaks_messages(one)] = min(one.account.priority, first.get(_speaks_messages(one), one.account.priority))
+    waits = [one.state == SERVING and one.account.priority > first[_speaks_messages(one)] for one in found]
+    found = [_waiting(one) if is_second else one for one, is_second in zip(found, waits, strict=True)]
     return sorted(found, key=lambda one: (one.account.priority, one.row.pk))
+
+
+def _speaks_messages(one: Standing) -> bool:
+    return bool(one.row.kind == ANTHROPIC)
 
 
 def _waiting(one: Standing) -> Standing:

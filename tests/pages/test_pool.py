@@ -157,6 +157,14 @@ class TestStates:
         assert " Standby used when no lower tier has room no window no window 10 0 0" in row(page, standby)
         assert "8 accounts · 3 carry traffic · 0 requests running" in text(page)
 
+    def test_the_only_account_that_speaks_messages_stands_in_for_nobody(self, world: World) -> None:
+        world.windows(world.sign_in("Plus"), short=10, week=10)
+        claude = world.key("Claude", kind="anthropic", priority=10)
+        second = world.key("Second Claude", kind="anthropic", priority=11)
+        page = get(world.lead)
+        assert row(page, claude).endswith(" Serving no window no window 10 0 0")
+        assert " Standby used when no lower tier has room no window no window 11 0 0" in row(page, second)
+
     def test_windows_are_meters_with_countdown_moment_and_floor(self, world: World) -> None:
         account = world.sign_in("Ada", floor_percent=20)
         world.windows(account, short=52.0, week=75.5, short_in=timedelta(hours=1, minutes=52, seconds=30))

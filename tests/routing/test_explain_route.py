@@ -245,6 +245,9 @@ def test_a_route_is_explained_for_the_dialect_that_the_client_speaks(organizatio
     assert (responses["account"], messages["account"]) == ("Plus", "Claude")
     assert [(row["account"], row["why"]) for row in responses["accounts"] if row["order"] is None] == [("Claude", "dialect")]
     assert [(row["account"], row["why"]) for row in messages["accounts"] if row["order"] is None] == [("Plus", "dialect")]
+    printed = shown("explain_route", organization.slug, "--dialect", "messages")
+    (plus,) = (line for line in printed.splitlines() if " Plus " in line)
+    assert plus.endswith("  does not speak this API")
     theirs.delete()
     refused = run("explain_route", organization.slug, "--dialect", "messages")
     assert refused["refusal"] == "No account of the pool speaks this API."

@@ -65,6 +65,7 @@ class Command(OperatorCommand):
         rows = result["accounts"]
         self.stdout.write(f"pool {result['pool']}, strategy {result['strategy']}, a turn of about {result['turn']:g} credits")
         if rows:
+            rows = [row | {"why": explanation.WHY_NOT.get(row["why"], row["why"])} for row in rows]
             table = [list(COLUMNS), *([_cell(row[name]) for name in COLUMNS] for row in rows)]
             widths = [max(len(line[at]) for line in table) for at in range(len(COLUMNS))]
             for line in table:
