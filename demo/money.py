@@ -74,5 +74,6 @@ def limit_models(organization: Organization) -> None:
 
 
 def close_periods(now: datetime) -> int:
-    """Closes and invoices what is over; how many periods. The worker does the same every few minutes."""
+    """Opens the weeks that nobody used, closes and invoices what is over; how many. The worker does the same every few minutes."""
+    rolling.open_due_periods(now)
     return rolling.close_due_periods(now)

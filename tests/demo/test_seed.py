@@ -168,6 +168,9 @@ def test_periods_that_are_over_are_invoiced_as_the_ledger_stands(demo: Described
         made = organization(tenant.slug)
         assert not SubscriptionPeriod.objects.filter(organization=made, ends_at__lte=NOW, closed_at=None).exists()
         over = SubscriptionPeriod.objects.filter(organization=made, ends_at__lte=NOW)
+        every = SubscriptionPeriod.objects.filter(organization=made).order_by("starts_at")
+        bounds = list(every.values_list("starts_at", "ends_at"))
+        assert [ends for _, ends in bounds[:-1]] == [starts for starts, _ in bounds[1:]], "a week that nobody used is sold too"
         used = LedgerEntry.objects.filter(organization=made, period__in=over, debit="usage").aggregate(sum=Sum("amount"))["sum"]
         assert Invoice.objects.for_organization(made).aggregate(sum=Sum("credits"))["sum"] == used > 0
 
