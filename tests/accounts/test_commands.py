@@ -127,7 +127,8 @@ class TestKeys:
         parsed = keys.parse(secrets.register(made["key"], "gateway key"))
         assert parsed is not None
         secrets.register(parsed.secret, "gateway key's secret")
-        assert list(made) == ["id", "key"]
+        assert list(made) == ["id", "public_id", "key"]
+        assert made["public_id"] == parsed.public_id
         row = ApiKey.objects.get(public_id=parsed.public_id)
         assert (str(row.uuid), row.name, row.member) == (made["id"], "ci", member)
         assert keys.verify(made["key"], snapshots.load(organization.pk).keys[parsed.public_id], now=utc_now())

@@ -20,4 +20,4 @@ class Command(OperatorCommand):
     def operate(self, *, organization: str, email: str, name: str, **options: Any) -> Mapping[str, Any]:
         member = members.find(organizations.find(organization), email)
         issued = keys.issue(member, name=name, by=None, now=utc_now())
-        return {"id": str(issued.key.uuid), "key": issued.secret}
+        return {"id": str(issued.key.uuid), "public_id": issued.key.public_id, "key": issued.secret}
