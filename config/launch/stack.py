@@ -77,8 +77,16 @@ def _run(command: str, options: argparse.Namespace, var: Path) -> int:
             return 0
         finally:
             (var / "demo.json").unlink(missing_ok=True)
+            _say_that_it_stops(supervisor)
             supervisor.stop()
             runtime.remove(var)
+
+
+def _say_that_it_stops(supervisor: Supervisor) -> None:
+    """What runs may take DRAIN_SECONDS to end, and nothing else would be seen meanwhile. The terminal may be gone (SIGHUP)."""
+    if supervisor.children:
+        with contextlib.suppress(OSError):
+            print("Stopping: what runs may end first. Ctrl-C once more cuts it.", flush=True)
 
 
 def _start(command: str, options: argparse.Namespace, var: Path, supervisor: Supervisor) -> None:

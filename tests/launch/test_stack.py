@@ -306,6 +306,7 @@ def test_up_uses_the_services_it_is_given_and_invites_the_first_owner(
         everything = stack.everything()
         os.killpg(stack.process.pid, signal.SIGINT)
         assert stack.process.wait(30) == 0, stack.output.read_text()
+        assert stack.output.read_text().endswith("\nStopping: what runs may end first. Ctrl-C once more cuts it.\n")
         assert processes.still_alive(everything, within=0) == []
         with redis.Redis.from_url(valkey.url) as client:
             assert client.exists("config:beat") == 0
