@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from django import forms
+from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
@@ -12,7 +13,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from accounts import context, permissions, tenancy
+from accounts import context, display, permissions, tenancy
 from accounts.models import Member
 from accounts.permissions import Action, Reach
 from config.clock import utc_now
@@ -25,7 +26,7 @@ class EndpointForm(forms.Form):
     """A new endpoint. Its URL is never rendered again."""
 
     name = forms.CharField(max_length=80, label="Name")
-    url = forms.CharField(max_length=endpoints.LONGEST_URL, label="URL", widget=forms.PasswordInput)
+    url = forms.CharField(max_length=endpoints.LONGEST_URL, label="URL")
     format = forms.ChoiceField(choices=WebhookEndpoint.Format.choices, label="Format")
 
 
@@ -67,6 +68,7 @@ def _show(
         "form": (form or EndpointForm(auto_id="endpoint-%s")) if is_adding else None,
         "made": made,
         "tries": delivery.TRIES,
+        "grace_text": display.duration(settings.KEY_ROTATION_GRACE_SECONDS),
         "path": reverse("alerts", kwargs={"slug": member.organization.slug}),
     }
     return render(request, "quotas/alerts.html", page, status=status)
@@ -94,7 +96,7 @@ def acknowledge(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespons
     found = tenancy.owned(Alert.objects.select_related(*audience.RELATED), member.organization, uuid)
     if not audience.may_acknowledge(member, found):
         raise PermissionDenied
-    if telling.acknowledge(found, by=member.user, now=utc_now()):
+    if telling.acknowledge(found, by=member, now=utc_now()):
         messages.success(request, "Acknowledged. It is not told again in its period.")
     else:
         messages.warning(request, "It was acknowledged already.")

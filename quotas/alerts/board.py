@@ -123,7 +123,7 @@ def alerts(reader: Member, *, now: datetime) -> tuple[list[Shown], list[Shown]]:
     rows = (
         Alert.objects.for_organization(reader.organization)
         .filter(audience.visible(reader))
-        .select_related(*audience.RELATED, "acknowledged_by")
+        .select_related(*audience.RELATED, "acknowledged_by__user")
         .prefetch_related(Prefetch("deliveries", queryset=deliveries, to_attr="sent"))
     )
     found = [_shown(row, reader, now) for row in rows.open()[:MOST_OPEN]]

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Lower
 
-from accounts.models import ApiKey, Member, Organization, Team, User
+from accounts.models import ApiKey, Member, Organization, Team
 
 
 class AlertQuerySet(models.QuerySet["Alert"]):
@@ -51,7 +51,7 @@ class Alert(models.Model):
     told_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
     acknowledged_at = models.DateTimeField(null=True, blank=True)
-    acknowledged_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    acknowledged_by = models.ForeignKey(Member, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
 
     objects = AlertQuerySet.as_manager()
 

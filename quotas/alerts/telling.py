@@ -163,14 +163,14 @@ def _delivery(
     )
 
 
-def acknowledge(alert: Alert, *, by: User | None, now: datetime) -> bool:
+def acknowledge(alert: Alert, *, by: Member, now: datetime) -> bool:
     """Takes it from the open ones; False if it had been already. It is not told again in its period either way."""
     with transaction.atomic():
         changed = Alert.objects.filter(pk=alert.pk, acknowledged_at=None).update(acknowledged_at=now, acknowledged_by=by)
         if changed:
             audit.record(
                 alert.organization,
-                actor=by,
+                actor=by.user,
                 action="alert.acknowledged",
                 object_type="alert",
                 object_id=str(alert.uuid),

@@ -536,10 +536,10 @@ class TestEvents:
         (alert,) = world.look()
         world.look(now=utc_now() + timedelta(days=6))
         assert world.alerts()[0].ended_at is None
-        assert telling.acknowledge(alert, by=world["owner"].user, now=utc_now())
-        assert not telling.acknowledge(alert, by=world["lead"].user, now=utc_now())
+        assert telling.acknowledge(alert, by=world["owner"], now=utc_now())
+        assert not telling.acknowledge(alert, by=world["lead"], now=utc_now())
         alert.refresh_from_db()
-        assert alert.acknowledged_by == world["owner"].user
+        assert alert.acknowledged_by == world["owner"]
         world.look(now=utc_now() + timedelta(days=8))
         assert world.alerts()[0].ended_at is not None
 
