@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.stack
-@pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_five_hundred_streams_and_sockets_fit_in_their_memory_and_leave_nothing() -> None:
     """In one process at most 120 KB for each stream, and 250 KB for each socket with its upstream one, in a turn and after it.
