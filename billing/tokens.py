@@ -157,7 +157,7 @@ def _first(raw: Mapping[str, Any], names: Iterable[str]) -> Any:
 
 def _details(raw: Mapping[str, Any], names: Iterable[str]) -> list[Mapping[str, Any]]:
     """The `…_details` of a count in any spelling; what is no object tells nothing."""
-    found = []
+    found: list[Mapping[str, Any]] = []
     for name in names:
         details = raw.get(f"{name}_details")
         if isinstance(details, dict):

@@ -164,22 +164,26 @@ async def test_the_sdk_raises_its_own_errors(client_tenant: Tenant, drive: Any, 
 
 async def test_the_sdk_hears_of_a_stream_that_fails_or_breaks_off(client_tenant: Tenant, drive: Any, stack: Stack) -> None:
     stack.upstream.script(
-        {"deltas": 5, "fail": {"code": "server_error", "message": "boom"}},
         {"deltas": 50, "cut_after_events": 24},
         {"fail": {"code": "context_length_exceeded", "message": "too long"}},
+        {"deltas": 5, "fail": {"code": "server_error", "message": "boom"}},
         token=client_tenant.upstream_token,
     )
 
     def steps(client: openai.OpenAI) -> None:
-        for code, message in (("server_error", "boom"), ("stream_incomplete", "The upstream ended the stream")):
+        def breaks_off(code: str, message: str) -> None:
             texts: list[str] = []
             with pytest.raises(openai.APIError) as failed:
                 collect(client.chat.completions.create(model=MODEL, messages=hello(), stream=True), texts)
             assert "".join(texts).startswith("w0 w1 ")
             assert (failed.value.code, failed.value.message[: len(message)]) == (code, message)
+
+        breaks_off("stream_incomplete", "The upstream ended the stream")
         with pytest.raises(openai.BadRequestError) as refused:
             client.chat.completions.create(model=MODEL, messages=hello(), stream=True)
         assert refused.value.code == "context_length_exceeded"
+        # Last, for its account rests for a moment after it.
+        breaks_off("server_error", "boom")
 
     await drive(steps)
 
