@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from django.db.models import Count, Max, Sum
+from django.db.models import Count, Max, Q, Sum
 
 from accounts.models import Organization
 from billing import periods, reports
@@ -74,49 +74,48 @@ def holding(organization: Organization, *, now: datetime, is_thorough: bool = Tr
     return holds
 
 
-def _since(organization: Organization, now: datetime) -> datetime:
-    """The midnight that begins what is looked back at."""
+def _days(organization: Organization, now: datetime) -> list[tuple[str, datetime, datetime]]:
+    """The days that are looked back at, the oldest first: as a period, and [start, end)."""
     zone = ZoneInfo(organization.timezone)
-    return periods.day_start(reports.day_of(now, zone) - timedelta(days=LOOK_BACK_DAYS - 1), zone)
+    today = reports.day_of(now, zone)
+    days = [today - timedelta(days=back) for back in range(LOOK_BACK_DAYS - 1, -1, -1)]
+    ends = [periods.day_start(day + timedelta(days=1), zone) for day in days]
+    return [(_day(day), periods.day_start(day, zone), end) for day, end in zip(days, ends, strict=True)]
 
 
-def _day(organization: Organization, moment: datetime) -> str:
-    return f"day:{reports.day_of(moment, ZoneInfo(organization.timezone)).toordinal()}"
+def _day(day: date) -> str:
+    return f"day:{day.toordinal()}"
 
 
 def _implausible(organization: Organization, now: datetime) -> list[Found]:
     """Once a day: how many answers reported usage that cannot be. The booked amount is the hold's."""
-    rows = UsageRecord.objects.for_organization(organization).filter(
-        is_implausible=True, admitted_at__gte=_since(organization, now)
-    )
-    days: dict[str, list[int]] = {}
-    for at, credits in rows.values_list("admitted_at", "credits"):
-        counted = days.setdefault(_day(organization, at), [0, 0])
-        counted[0] += 1
-        counted[1] += credits
-    return [
-        Found(Alert.Kind.IMPLAUSIBLE, "usage", day, facts={"requests": count, "credits": credits})
-        for day, (count, credits) in sorted(days.items())
-    ]
+    found = []
+    for period, start, end in _days(organization, now):
+        rows = UsageRecord.objects.for_organization(organization).filter(
+            is_implausible=True, admitted_at__gte=start, admitted_at__lt=end
+        )
+        sums = rows.aggregate(requests=Count("pk"), credits=Sum("credits"))
+        if sums["requests"]:
+            found.append(Found(Alert.Kind.IMPLAUSIBLE, "usage", period, facts=sums))
+    return found
 
 
 def _drift(organization: Organization, now: datetime) -> list[Found]:
     """Once a day: what the reconciler found and stored."""
-    rows = Drift.objects.filter(organization=organization, found_at__gte=_since(organization, now))
-    days: dict[str, list[int]] = {}
-    for at, repaired_at in rows.order_by().values_list("found_at", "repaired_at"):
-        counted = days.setdefault(_day(organization, at), [0, 0])
-        counted[0] += 1
-        counted[1] += repaired_at is None
-    return [
-        Found(Alert.Kind.DRIFT, "books", day, facts={"differences": count, "standing": standing})
-        for day, (count, standing) in sorted(days.items())
-    ]
+    found = []
+    for period, start, end in _days(organization, now):
+        rows = Drift.objects.filter(organization=organization, found_at__gte=start, found_at__lt=end)
+        sums = rows.aggregate(differences=Count("pk"), standing=Count("pk", filter=Q(repaired_at=None)))
+        if sums["differences"]:
+            found.append(Found(Alert.Kind.DRIFT, "books", period, facts=sums))
+    return found
 
 
 def _unserved(organization: Organization, now: datetime) -> list[Found]:
     """Once a day and model: requests that no account of the pool can ever serve."""
-    rows = Refusal.objects.filter(organization=organization, code="no_account_available", last_at__gte=_since(organization, now))
+    (_, start, _), *_ = _days(organization, now)
+    zone = ZoneInfo(organization.timezone)
+    rows = Refusal.objects.filter(organization=organization, code="no_account_available", last_at__gte=start)
     sums = (
         rows.order_by()
         .values("model")
@@ -126,7 +125,7 @@ def _unserved(organization: Organization, now: datetime) -> list[Found]:
         Found(
             Alert.Kind.NO_ACCOUNT,
             f"model:{row['model']}",
-            _day(organization, row["last"]),
+            _day(reports.day_of(row["last"], zone)),
             facts={"model": row["model"], "refused": row["refused"], "members": row["members"], "reason": row["message"]},
         )
         for row in sums.order_by("-refused")[:MOST_MODELS]

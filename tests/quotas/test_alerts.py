@@ -451,6 +451,21 @@ class TestOverage:
         assert "from the last 7 days" in detail
         assert one.facts["low"] == one.facts["expected"] == one.facts["high"]
 
+    def test_each_seat_is_told_by_its_own_use_and_the_plan_by_the_rest(self) -> None:
+        world = World(plan="plus")
+        now = utc_now()
+        factories.subscription(world.organization, plan="free", member=world.member)
+        other = factories.api_key(world["colleague"])
+        for days in range(1, 8):
+            made.used(world.key.row, 9_000 * CREDIT, at=now - timedelta(days=days), source=f"m{world.member.pk}")
+            made.used(other.row, CREDIT, at=now - timedelta(days=days))
+        with scope.organization(world.organization.pk):
+            (one,) = rules.burning.overages(world.organization, now=now)
+        assert (one.scope, one.member_id, one.facts["days"]) == (f"plan:m{world.member.pk}", world.member.pk, 7)
+        (alert,) = telling.tell(world.organization, Holding([one], {"overage"}), now=now)
+        assert world.told(alert) == {"developer", "team lead", "lead", "owner", "finance"}
+        assert said(world, alert, "developer")[0].startswith("Your seat’s quota will probably run out around ")
+
     def test_thin_data_and_a_quota_that_lasts_are_not_told(self) -> None:
         world = World(plan="free")
         now = utc_now()

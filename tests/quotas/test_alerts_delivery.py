@@ -13,7 +13,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from accounts import members
 from accounts.models import AuditEvent
-from config import sealing
+from config import addresses, sealing
 from config.clock import utc_now
 from quotas.alerts import delivery, endpoints, messages, tasks
 from quotas.alerts.models import Alert, AlertDelivery, WebhookEndpoint
@@ -354,6 +354,24 @@ class TestEndpoints:
         assert "private network" in row.error
         assert delivery.test(made.endpoint, now=utc_now()).status == "failed"
         assert remote.received == []
+
+    def test_the_post_goes_to_the_address_that_was_judged(
+        self, world: World, remote: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """N72: a name that has another address a moment later: it is connected to as it was judged, and the host stays its own."""
+        real, looked_up = addresses._addresses, []
+
+        def only_here(host: str, port: int) -> Any:
+            looked_up.append(host)
+            return real("127.0.0.1", port)
+
+        monkeypatch.setattr(addresses, "_addresses", only_here)
+        url = f"http://weir-hook.invalid:{remote.port}/x"
+        made = endpoints.add(world.organization, name="by name", url=url, format="slack", by=None, now=utc_now())
+        assert delivery.test(made.endpoint, now=utc_now()).status == "sent"
+        (got,) = remote.received
+        assert got.headers["host"] == f"weir-hook.invalid:{remote.port}"
+        assert looked_up == ["weir-hook.invalid"] * 2
 
     def test_names_are_unique_without_case_and_there_are_at_most_twenty(self, world: World, remote: Receiver) -> None:
         endpoint(world, remote)

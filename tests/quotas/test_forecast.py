@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas import forecast
-from quotas.forecast import Overage
+from quotas.forecast import Outlook, Overage
 
 DAY = 86400
 
@@ -45,3 +45,44 @@ def test_low_is_never_above_expected_nor_expected_above_high(days: list[int], us
     found = forecast.overage(days, used=used, quota=quota, seconds_left=seconds_left)
     assert found is not None
     assert 0 <= found.low <= found.expected <= found.high
+
+
+DAYS = [10, 20, 30, 40, 50, 60]
+"""20, 35 or 50 a day."""
+
+
+@pytest.mark.parametrize(
+    ("left", "days_left", "told"),
+    [
+        (151, 3, Outlook("lasts", 6)),
+        (150, 3, Outlook("lasts", 6)),
+        (149, 3, Outlook("probably", 6, soonest=149 * DAY // 50)),
+        (104, 3, Outlook("runs_out", 6, soonest=104 * DAY // 50, around=104 * DAY // 35)),
+        (50, 3, Outlook("runs_out", 6, soonest=DAY, around=50 * DAY // 35, latest=50 * DAY // 20)),
+        (0, 3, Outlook("runs_out", 6, soonest=0, around=0, latest=0)),
+        (-5, 3, Outlook("runs_out", 6, soonest=0, around=0, latest=0)),
+        (10, 0, Outlook("lasts", 6)),
+    ],
+)
+def test_the_outlook_says_whether_it_lasts_and_else_until_when(left: int, days_left: int, told: Outlook) -> None:
+    assert forecast.outlook(DAYS, used=200 - left, quota=200, seconds_left=days_left * DAY) == told
+
+
+def test_under_five_days_it_is_too_early_to_tell() -> None:
+    assert forecast.outlook([1, 2, 3, 4], used=5, quota=0, seconds_left=DAY) == Outlook("too_early", 4)
+
+
+@given(
+    st.lists(st.integers(-5, 10**12), min_size=5, max_size=14),
+    st.integers(0, 10**15),
+    st.integers(0, 10**15),
+    st.integers(0, 31 * DAY),
+)
+def test_it_runs_out_sooner_at_a_faster_pace_and_never_after_the_reset(
+    days: list[int], used: int, quota: int, seconds_left: int
+) -> None:
+    found = forecast.outlook(days, used=used, quota=quota, seconds_left=seconds_left)
+    times = [one for one in (found.soonest, found.around, found.latest) if one is not None]
+    assert times == sorted(times)
+    assert all(0 <= one <= seconds_left for one in times)
+    assert (found.around is not None) == (found.verdict == "runs_out")
