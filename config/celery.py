@@ -47,9 +47,8 @@ app.conf.beat_schedule = {
     "watch-server": {"task": "quotas.tasks.watch_server", "schedule": 30.0},
     "watch-for-alerts": {"task": "quotas.alerts.tasks.watch", "schedule": 60.0, "options": {"expires": 55}},
     "watch-everybody-for-alerts": {
-        "task": "quotas.alerts.tasks.watch",
+        "task": "quotas.alerts.tasks.watch_everybody",
         "schedule": 900.0,
-        "kwargs": {"everybody": True},
         "options": {"expires": 800},
     },
     "deliver-due-alerts": {"task": "quotas.alerts.tasks.deliver_due", "schedule": 30.0, "options": {"expires": 25}},

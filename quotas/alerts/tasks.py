@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 from celery import shared_task
 
@@ -21,16 +22,26 @@ MOST_BATCHES = 20
 
 
 @shared_task
-def watch(everybody: bool = False) -> int:
-    """One task for each page of organizations that used anything lately, or of all; how many organizations."""
-    now, asked = utc_now(), 0
-    for page in _pages(now, everybody):
-        look.delay(page, everybody)
+def watch() -> int:
+    """One task for each page of organizations that used anything lately; how many organizations."""
+    return _asked(glance, _pages(utc_now(), everybody=False))
+
+
+@shared_task
+def watch_everybody() -> int:
+    """The same for all organizations, whatever they used, and thoroughly."""
+    return _asked(look, _pages(utc_now(), everybody=True))
+
+
+def _asked(task: Any, pages: Iterator[list[int]]) -> int:
+    asked = 0
+    for page in pages:
+        task.delay(page)
         asked += len(page)
     return asked
 
 
-def _pages(now: datetime, everybody: bool) -> Iterator[list[int]]:
+def _pages(now: datetime, *, everybody: bool) -> Iterator[list[int]]:
     last = 0
     while True:
         with scope.everything():
@@ -45,12 +56,22 @@ def _pages(now: datetime, everybody: bool) -> Iterator[list[int]]:
 
 
 @shared_task
-def look(organization_ids: list[int], everybody: bool = True) -> int:
-    """Looks at each organization and tells what is new; how many alerts."""
+def glance(organization_ids: list[int]) -> int:
+    """Looks at what moves within minutes of each organization and tells what is new; how many alerts."""
+    return _told(organization_ids, is_thorough=False)
+
+
+@shared_task
+def look(organization_ids: list[int]) -> int:
+    """The same for everything there is to look at."""
+    return _told(organization_ids, is_thorough=True)
+
+
+def _told(organization_ids: list[int], *, is_thorough: bool) -> int:
     told = 0
     for organization_id in organization_ids:
         with walks.apart(organization_id):
-            new = telling.look(organization_id, now=utc_now(), is_thorough=everybody)
+            new = telling.look(organization_id, now=utc_now(), is_thorough=is_thorough)
             if new:
                 deliver.delay(organization_id)
             told += len(new)

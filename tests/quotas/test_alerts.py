@@ -575,6 +575,7 @@ class TestTasks:
     def sent(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         """What tasks ask workers for."""
         calls: list[Any] = []
+        monkeypatch.setattr(tasks.glance, "delay", lambda *args: calls.append(("glance", *args)))
         monkeypatch.setattr(tasks.look, "delay", lambda *args: calls.append(("look", *args)))
         monkeypatch.setattr(tasks.deliver, "delay", lambda *args: calls.append(("deliver", *args)))
         return calls
@@ -584,14 +585,14 @@ class TestTasks:
         world.spend(1)
         world.drain()
         asked = tasks.watch()
-        pages = [page for name, page, everybody in sent if name == "look" and not everybody]
+        pages = [page for name, page in sent if name == "glance"]
         ids = [one for page in pages for one in page]
         assert len(ids) == asked
         assert world.organization.pk in ids
         assert quiet.organization.pk not in ids
         sent.clear()
-        tasks.watch(everybody=True)
-        pages = [page for _, page, everybody in sent if everybody]
+        tasks.watch_everybody()
+        pages = [page for name, page in sent if name == "look"]
         assert {world.organization.pk, quiet.organization.pk} <= {one for page in pages for one in page}
         assert max(len(page) for page in pages) <= tasks.PAGE
 
