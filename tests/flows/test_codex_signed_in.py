@@ -66,7 +66,8 @@ async def test_a_signed_in_codex_works_and_its_status_is_the_keys(developer: Dev
     assert found["told"][0]["primary"]["usedPercent"] == 0
     shown = {one["primary"]["usedPercent"] for one in found["told"]}
     assert shown <= {round(part / 100_000) for part in used} | {part * 100 // 10_000_000 for part in used}
-    paths = [one.path.partition("?")[0] for one in developer.tap.seen if (one.status or 0) < 400]
+    # A request that Codex leaves as it ends (its analytics) has no answer.
+    paths = [one.path.partition("?")[0] for one in developer.tap.seen if 0 < (one.status or 0) < 400]
     assert {"/backend-api/wham/accounts/check", "/backend-api/wham/usage", "/backend-api/codex/models", RESPONSES} == set(paths)
     turns = [one for one in developer.tap.seen if one.path == RESPONSES]
     assert [one.status for one in turns] == ([101] if websockets else [200] * 3)
