@@ -1,4 +1,4 @@
-"""Users, organizations, teams, members, invitations, keys and the audit trail."""
+"""Users, organizations, teams, members, invitations, keys, sign-in policy, long work, idempotent calls and the audit trail."""
 
 import uuid
 from typing import Any, ClassVar, Self
@@ -36,6 +36,8 @@ class User(AbstractUser):
     last_organization = models.ForeignKey(
         "Organization", null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
     )
+    language = models.CharField(max_length=8, blank=True)
+    """One of settings.LANGUAGES; empty: what the browser asks for."""
 
     USERNAME_FIELD = "email"
     REQUIRED_FIELDS: ClassVar[list[str]] = []
@@ -64,6 +66,11 @@ class Organization(models.Model):
         REFUSE = "refuse", "Refuse"
         FALLBACK = "fallback", "Price at the fallback rate"
 
+    class SecondFactor(models.TextChoices):
+        OPTIONAL = "optional", "Optional"
+        LEADS = "leads", "Required of owners, leads and finance"
+        EVERYONE = "everyone", "Required of everyone"
+
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     slug = models.SlugField(max_length=63, unique=True)
     name = models.CharField(max_length=120)
@@ -72,6 +79,9 @@ class Organization(models.Model):
     config_version = models.BigIntegerField(default=1, editable=False)
     grant_version = models.BigIntegerField(default=0, editable=False)
     unpriced_models = models.CharField(max_length=10, choices=UnpricedModels.choices, default=UnpricedModels.REFUSE)
+    second_factor = models.CharField(max_length=10, choices=SecondFactor.choices, default=SecondFactor.OPTIONAL)
+    developers_see_pool = models.BooleanField(default=False)
+    """May developers look at the pool: its windows and states, never the accounts' identities?"""
     sign_in_terms_accepted_at = models.DateTimeField(null=True, blank=True)
     sign_in_terms_accepted_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
@@ -244,6 +254,100 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} (wt_{self.public_id}_…)"
+
+
+class IdentityProvider(models.Model):
+    """The OpenID Connect provider of an organization. Its people sign in there; a claim says their roles."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.OneToOneField(Organization, on_delete=models.CASCADE, related_name="identity_provider")
+    name = models.CharField(max_length=80)
+    issuer = models.URLField(max_length=300)
+    client_id = models.CharField(max_length=200)
+    client_secret = models.TextField(blank=True, editable=False)
+    """Sealed (`config.sealing`, row = uuid, field "client_secret")."""
+    email_domains = ArrayField(models.CharField(max_length=253), default=list)
+    """Whose addresses the provider may speak for; an address of another domain is refused."""
+    role_claim = models.CharField(max_length=80, blank=True)
+    role_map = models.JSONField(default=dict, blank=True)
+    """Value of the claim -> role. The highest role that a person's values name is theirs."""
+    default_role = models.CharField(max_length=10, choices=Member.Role.choices, blank=True)
+    """For who has none of the values; empty: they are not let in."""
+    is_active = models.BooleanField(default=True)
+    is_required = models.BooleanField(default=False)
+    """Members whose address is of its domains sign in there only; owners keep their password as the way back."""
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.organization_id}"
+
+
+class IdempotentCall(models.Model):
+    """A call of the API with an `Idempotency-Key`: who made it, what was asked, what was answered (A19, C21).
+
+    Without `status` it is running. The same key of the same member with another body or route is refused.
+    """
+
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="+")
+    member = models.ForeignKey(Member, on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=255)
+    route = models.CharField(max_length=200)
+    """Method and path."""
+    body_digest = models.BinaryField(max_length=32)
+    status = models.PositiveSmallIntegerField(null=True)
+    answer = models.TextField(blank=True)
+    """JSON; a secret that was shown once is not in it."""
+    started_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["member", "key"], name="idempotent_call_once")]
+        indexes = [models.Index(fields=["started_at"], name="idempotent_call_started")]
+
+    def __str__(self) -> str:
+        return f"{self.route} of {self.member_id}"
+
+
+class Job(models.Model):
+    """Long work that somebody asked for, such as an export: how far it is, and what came of it. It can be left and found again."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting", "Waiting"
+        RUNNING = "running", "Running"
+        DONE = "done", "Done"
+        FAILED = "failed", "Failed"
+        STOPPED = "stopped", "Stopped"
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="jobs")
+    member = models.ForeignKey(Member, null=True, blank=True, on_delete=models.CASCADE, related_name="jobs")
+    """Who asked; null: nobody, such as the monthly export."""
+    kind = models.CharField(max_length=40)
+    title = models.CharField(max_length=200)
+    asked = models.JSONField(default=dict, blank=True)
+    """What the kind needs to do it. No secret."""
+    state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
+    done = models.BigIntegerField(default=0)
+    total = models.BigIntegerField(null=True, blank=True)
+    """In units of the kind (rows, files); null while it is not known."""
+    result = models.JSONField(default=dict, blank=True)
+    """What the kind tells about what came of it. No secret."""
+    file_name = models.CharField(max_length=200, blank=True)
+    """What a person saves it as; the file itself lies in the data folder under the job's uuid."""
+    file_bytes = models.BigIntegerField(null=True, blank=True)
+    error = models.CharField(max_length=300, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    moved_at = models.DateTimeField(auto_now_add=True)
+    """The last sign of life. A running job without one is taken up again."""
+    finished_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    """When the file is removed."""
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["organization", "-id"], name="job_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.uuid}"
 
 
 class AuditEvent(models.Model):

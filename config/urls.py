@@ -12,7 +12,7 @@ urlpatterns = [
     path("health/ready", health.ready, name="health_ready"),
     path("health/status", health.status, name="health_status"),
     path("admin/", admin.site.urls),
-    path("accounts/", include("allauth.account.urls")),
+    path("accounts/", include("allauth.urls")),
     path("api/v1/status", StatusView.as_view(), name="api_status"),
     path("api/v1/usage", UsageView.as_view(), name="api_usage"),
     path("", include("accounts.urls")),
