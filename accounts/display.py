@@ -1,7 +1,11 @@
-"""How numbers, moments and durations are written on pages. Pure; amounts are micro-credits, never floats."""
+"""How numbers, moments and durations are written on pages, in the language that is active (`accounts.locales`; the examples are
+English). Amounts are micro-credits, never floats.
+"""
 
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
+
+from accounts import locales
 
 MICRO = 1_000_000
 MINUS = "−"
@@ -24,7 +28,7 @@ def credits(micro: int | None) -> str:
         return sign + _decimals(size, 4)
     if _rounded(size, 2) < 100 * MICRO:
         return sign + _decimals(size, 2)
-    return f"{sign}{_rounded(size, 0) // MICRO:,}"
+    return f"{sign}{locales.current().whole(_rounded(size, 0) // MICRO)}"
 
 
 def _rounded(size: int, places: int) -> int:
@@ -34,13 +38,15 @@ def _rounded(size: int, places: int) -> int:
 
 def _decimals(size: int, places: int) -> str:
     whole, micro = divmod(_rounded(size, places), MICRO)
-    return f"{whole:,}.{micro // 10 ** (6 - places):0{places}d}"
+    locale = locales.current()
+    return f"{locale.whole(whole)}{locale.decimal}{micro // 10 ** (6 - places):0{places}d}"
 
 
 def exact(micro: int) -> tuple[str, str]:
     """Always six decimals: the whole part with commas, and the fraction to be set back (`.micro`)."""
     whole, part = divmod(abs(micro), MICRO)
-    return f"{MINUS if micro < 0 else ''}{whole:,}", f".{part:06d}"
+    locale = locales.current()
+    return f"{MINUS if micro < 0 else ''}{locale.whole(whole)}", f"{locale.decimal}{part:06d}"
 
 
 def percent_left(left: int, limit: int) -> int:
@@ -67,32 +73,39 @@ def level(left: int, limit: int) -> str:
 
 def duration(span: timedelta | float) -> str:
     """Two units: `2 d 4 h`, `18 h 50 min`, `48 min`, `22 s`; at least 1 s."""
+    locale = locales.current()
     seconds = max(1, int(span.total_seconds() if isinstance(span, timedelta) else span))
     days, rest = divmod(seconds, 86400)
     hours, rest = divmod(rest, 3600)
     minutes, seconds = divmod(rest, 60)
-    if days:
-        return f"{days} d {hours} h" if hours else f"{days} d"
-    if hours:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    return f"{minutes} min" if minutes else f"{seconds} s"
+    for big, unit, small, below in (
+        (days, locale.days_unit, hours, locale.hours),
+        (hours, locale.hours, minutes, locale.minutes),
+        (minutes, locale.minutes, 0, ""),
+    ):
+        if big:
+            return f"{big} {unit} {small} {below}" if small else f"{big} {unit}"
+    return f"{seconds} {locale.seconds}"
 
 
 def elapsed(milliseconds: int | None) -> str:
     """How long a request took: `409 ms`, `18.4 s`, from two minutes on `2 min 5 s`; None is `–`."""
     if milliseconds is None:
         return NOTHING
+    locale = locales.current()
     if milliseconds < 1000:
-        return f"{milliseconds} ms"
-    return seconds(milliseconds) if milliseconds < 120_000 else f"{milliseconds // 60_000} min {milliseconds % 60_000 // 1000} s"
+        return f"{milliseconds} {locale.milliseconds}"
+    if milliseconds < 120_000:
+        return seconds(milliseconds)
+    return f"{milliseconds // 60_000} {locale.minutes} {milliseconds % 60_000 // 1000} {locale.seconds}"
 
 
 def seconds(milliseconds: int | None) -> str:
     """Always in seconds with one decimal, half up, for a column: `0.9 s`; None is `–`."""
     if milliseconds is None:
         return NOTHING
-    tenths = (milliseconds + 50) // 100
-    return f"{tenths // 10:,}.{tenths % 10} s"
+    locale, tenths = locales.current(), (milliseconds + 50) // 100
+    return f"{locale.whole(tenths // 10)}{locale.decimal}{tenths % 10} {locale.seconds}"
 
 
 def moment(at: datetime, zone: ZoneInfo, now: datetime) -> str:
@@ -101,7 +114,7 @@ def moment(at: datetime, zone: ZoneInfo, now: datetime) -> str:
     away = abs((local.date() - now.astimezone(zone).date()).days)
     if away == 0:
         return f"{local:%H:%M}"
-    return f"{local:%a %H:%M}" if away < 7 else full_moment(at, zone, now)
+    return f"{locales.current().weekdays[local.weekday()]} {local:%H:%M}" if away < 7 else full_moment(at, zone, now)
 
 
 def full_moment(at: datetime, zone: ZoneInfo, now: datetime) -> str:
@@ -118,12 +131,27 @@ def clock(at: datetime, zone: ZoneInfo, now: datetime) -> str:
 
 def day(on: date, today: date) -> str:
     """`Wed 18 Nov`, with the year if it is not this one."""
-    return f"{on:%a} {on.day} {on:%b}" + (f" {on.year}" if on.year != today.year else "")
+    locale = locales.current()
+    form = locale.day if on.year == today.year else locale.day_and_year
+    return form.format(
+        weekday=locale.weekdays[on.weekday()], day=on.day, month=locale.months[on.month - 1], number=on.month, year=on.year
+    )
 
 
-def tokens(count: int | None) -> str:
+def long_day(on: date) -> str:
+    """For papers: `18 November 2026`."""
+    locale = locales.current()
+    return locale.long_day.format(day=on.day, month=locale.long_months[on.month - 1], year=on.year)
+
+
+def count(number: int) -> str:
+    """A whole number with its thousands set apart."""
+    return f"{MINUS if number < 0 else ''}{locales.current().whole(abs(number))}"
+
+
+def tokens(number: int | None) -> str:
     """In full, with commas."""
-    return NOTHING if count is None else f"{count:,}"
+    return NOTHING if number is None else count(number)
 
 
 def initials(name: str) -> str:

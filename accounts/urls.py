@@ -2,9 +2,10 @@
 
 from django.urls import path
 
-from accounts import views
+from accounts import languages, views
 
 urlpatterns = [
     path("", views.home, name="home"),
+    path("language", languages.choose, name="language"),
     path("o/<slug:slug>/", views.organization, name="organization"),
 ]

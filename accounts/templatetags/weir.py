@@ -15,6 +15,8 @@ register = template.Library()
 
 register.filter("credits", display.credits)
 register.filter("tokens", display.tokens)
+register.filter("count", display.count)
+register.filter("long_day", display.long_day)
 register.filter("elapsed", display.elapsed)
 register.filter("seconds", display.seconds)
 register.filter("initials", lambda name: display.initials(str(name)))

@@ -46,6 +46,7 @@ API = Rule(get=(401,), post=(401,))
 
 RULES: dict[str, Rule] = {
     "": OWN,
+    "language": Rule(get=(405,), post=(302,)),
     "health/live": OPEN,
     "health/ready": OPEN,
     "health/status": OPEN,

@@ -5,6 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.template import Context, Template
+from django.utils import translation
 
 from accounts import display
 from accounts.models import Member, Organization
@@ -144,3 +145,38 @@ def test_initials(name: str, initials: str) -> None:
     assert display.initials(name) == initials
     member = Member(display_name=name or "?", organization=Organization())
     assert Template("{% load weir %}{{ member|initials }}").render(Context({"member": member})) == initials
+
+
+NBSP = "\N{NO-BREAK SPACE}"
+
+
+@pytest.mark.parametrize(
+    ("language", "credits", "exact", "span", "seconds", "day", "other_year", "paper"),
+    [
+        ("en", ("10,014", "41.90", "0.002742"), ("−1,234", ".000001"), "2 d 4 h", "1,018.4 s",
+         "Wed 18 Nov", "Sat 3 May 2025", "3 May 2026"),
+        ("ru", (f"10{NBSP}014", "41,90", "0,002742"), (f"−1{NBSP}234", ",000001"), "2 д 4 ч", f"1{NBSP}018,4 с",
+         "ср 18 ноя", "сб 3 мая 2025", "3 мая 2026"),
+        ("vi", ("10.014", "41,90", "0,002742"), ("−1.234", ",000001"), "2 ngày 4 giờ", "1.018,4 giây",
+         "T4 18/11", "T7 3/5/2025", "3 tháng 5, 2026"),
+    ],
+)  # fmt: skip
+def test_each_language_has_its_marks_and_names(
+    language: str, credits: tuple[str, ...], exact: tuple[str, str], span: str, seconds: str, day: str, other_year: str, paper: str
+) -> None:
+    today = date(2026, 11, 18)
+    with translation.override(language):
+        assert tuple(display.credits(micro) for micro in (10_014_000_000, 41_900_000, 2_742)) == credits
+        assert display.exact(-1_234_000_001) == exact
+        assert display.duration(timedelta(days=2, hours=4, minutes=9)) == span
+        assert display.seconds(1_018_400) == seconds
+        assert display.day(today, today) == day
+        assert display.day(date(2025, 5, 3), today) == other_year
+        assert display.long_day(date(2026, 5, 3)) == paper
+
+
+def test_where_no_language_is_active_it_is_english() -> None:
+    with translation.override(None):
+        assert display.credits(10_014_500_000) == "10,015"
+    with translation.override("fr"):
+        assert display.duration(61) == "1 min"

@@ -1,0 +1,50 @@
+"""Languages: the person's choice holds, else the browser's; the API speaks English."""
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from accounts.models import User
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_stranger_is_spoken_to_as_the_browser_asks() -> None:
+    answer = Client().get("/accounts/login/", headers={"accept-language": "ru,en;q=0.5"})
+    assert '<html lang="ru">' in answer.text
+    assert "accept-language" in answer["Vary"].lower()
+    assert '<html lang="en">' in Client().get("/accounts/login/", headers={"accept-language": "fr"}).text
+
+
+def test_a_choice_holds_before_and_after_the_sign_in_and_on_other_devices() -> None:
+    client, member = Client(), factories.member(factories.organization(plan="free"))
+    there = reverse("key", kwargs={"slug": member.organization.slug})
+    answer = client.post("/language", {"language": "vi", "next": "/accounts/login/"})
+    assert (answer.status_code, answer["Location"]) == (302, "/accounts/login/")
+    assert '<html lang="vi">' in client.get("/accounts/login/").text
+
+    assert member.user is not None
+    client.force_login(member.user)
+    assert client.post("/language", {"language": "ru", "next": there})["Location"] == there
+    assert User.objects.get(pk=member.user.pk).language == "ru"
+    elsewhere = Client()
+    elsewhere.force_login(User.objects.get(pk=member.user.pk))
+    assert '<html lang="ru">' in elsewhere.get(there, headers={"accept-language": "en"}).text
+
+
+@pytest.mark.parametrize("there", ["https://elsewhere.example/", "//elsewhere.example", "javascript:alert(1)", ""])
+def test_the_way_back_leads_nowhere_else(there: str) -> None:
+    assert Client().post("/language", {"language": "ru", "next": there})["Location"] == "/"
+
+
+def test_an_unknown_language_changes_nothing() -> None:
+    answer = Client().post("/language", {"language": "xx", "next": "/accounts/login/"})
+    assert answer.status_code == 302
+    assert not answer.cookies
+
+
+def test_the_api_speaks_english() -> None:
+    answer = Client().get("/api/v1/status", headers={"accept-language": "ru"})
+    assert answer.status_code == 401
+    assert answer.json()["error"]["message"] == "Authentication credentials were not provided."
