@@ -21,6 +21,15 @@ AccountsError
 │  ├─ TokenScopeUnknown   no token is made for that
 │  └─ TokenScopeMissing   this token was made for something else
 ├─ ParameterInvalid       a query parameter that the API does not take, or not so
+├─ JobError               about long work
+│  ├─ JobKindUnknown
+│  ├─ JobNotFound         also one that is not the asker's to know of
+│  ├─ JobForbidden        the role does not allow it, or not any more
+│  ├─ TooManyJobs         the organization has enough of them waiting
+│  ├─ JobOver             there is no file to fetch: not yet, or not any more
+│  ├─ JobBroken           it cannot be done, and this is why
+│  └─ LinkInvalid         wrong, of a file that is gone, or of a right that was lost: one answer
+│     └─ LinkExpired
 └─ InvitationInvalid      unknown, used or expired: one answer for the three
 """
 
@@ -133,4 +142,49 @@ class ParameterInvalid(AccountsError):
 
 class InvitationInvalid(AccountsError):
     code: ClassVar[str] = "invitation_invalid"
+    status: ClassVar[int] = 410
+
+
+class JobError(AccountsError):
+    code: ClassVar[str] = "job_invalid"
+
+
+class JobKindUnknown(JobError):
+    code: ClassVar[str] = "job_kind_unknown"
+
+
+class JobNotFound(JobError):
+    code: ClassVar[str] = "not_found"
+    status: ClassVar[int] = 404
+
+
+class JobForbidden(JobError):
+    code: ClassVar[str] = "permission_denied"
+    status: ClassVar[int] = 403
+
+
+class TooManyJobs(JobError):
+    code: ClassVar[str] = "too_many_jobs"
+    status: ClassVar[int] = 429
+
+
+class JobOver(JobError):
+    code: ClassVar[str] = "file_not_there"
+    status: ClassVar[int] = 410
+
+
+class JobBroken(JobError):
+    code: ClassVar[str] = "job_failed"
+    status: ClassVar[int] = 500
+
+
+class LinkInvalid(JobError):
+    code: ClassVar[str] = "link_invalid"
+    status: ClassVar[int] = 404
+
+
+class LinkExpired(LinkInvalid):
+    """Facts: slug, of the organization."""
+
+    code: ClassVar[str] = "link_expired"
     status: ClassVar[int] = 410

@@ -24,6 +24,7 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 app.conf.task_routes = {
+    "accounts.tasks.run_job": {"queue": "reports"},
     "routing.tasks.*": {"queue": "tokens"},
     "billing.tasks.*": {"queue": "periods"},
     "quotas.tasks.*": {"queue": "default"},
@@ -54,6 +55,8 @@ app.conf.beat_schedule = {
     "deliver-due-alerts": {"task": "quotas.alerts.tasks.deliver_due", "schedule": 30.0, "options": {"expires": 25}},
     "forget-old-alerts": {"task": "quotas.alerts.tasks.forget_old", "schedule": 86400.0},
     "forget-old-refusals": {"task": "quotas.tasks.forget_old_refusals", "schedule": 86400.0},
+    "take-up-jobs": {"task": "accounts.tasks.take_up_jobs", "schedule": 30.0, "options": {"expires": 25}},
+    "forget-old-jobs": {"task": "accounts.tasks.forget_old_jobs", "schedule": 3600.0},
     "make-usage-partitions": {"task": "billing.tasks.make_usage_partitions", "schedule": 21600.0},
     "drop-old-usage": {"task": "billing.tasks.drop_old_usage", "schedule": 86400.0},
 }
