@@ -7,7 +7,6 @@ from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.core.handlers.asgi import ASGIRequest
-from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
@@ -17,7 +16,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from accounts import context, permissions, tenancy
 from accounts.models import Member
 from accounts.permissions import Action
-from billing import changes, csvfile, exports, ledger, statement
+from billing import changes, csvfile, exports, ledger, plans, statement
 from billing.changes import Change
 from billing.errors import ChangeMoved
 from billing.models import Invoice, InvoiceLine, Plan, Subscription
@@ -46,7 +45,7 @@ def change_plan(request: HttpRequest, member: Member) -> HttpResponse:
     subscription = statement.subscription_of(member.organization)
     asked = request.POST if request.method == "POST" else request.GET
     # By comparing: what is no slug must not reach the database as one, where a NUL is an error.
-    plan, when = next((one for one in _choices(subscription) if one.slug == asked.get("plan")), None), asked.get("when", NOW)
+    plan, when = next((one for one in plans.choices(subscription) if one.slug == asked.get("plan")), None), asked.get("when", NOW)
     if subscription is None or plan is None or when not in (NOW, NEXT):
         raise Http404
     page = _page(request, member, now)
@@ -158,20 +157,9 @@ def _page(request: HttpRequest, member: Member, now: datetime) -> dict[str, Any]
         "is_first": "before" not in request.GET,
         "invoices": list(Invoice.objects.for_organization(organization).select_related("corrects")[:MOST_INVOICES]),
         "may_change": may_change,
-        "plans": _offered(subscription) if may_change and subscription is not None else [],
+        "plans": plans.offered(subscription) if may_change and subscription is not None else [],
         "when": NOW,
     }
-
-
-def _offered(subscription: Subscription) -> list[Plan]:
-    """What an owner can choose: plans that are offered to all and can be activated."""
-    return [plan for plan in _choices(subscription) if plan.quota is not None and plan.pk != subscription.plan_id]
-
-
-def _choices(subscription: Subscription | None) -> list[Plan]:
-    """Plans whose names this organization may know: its own, and what is offered to all."""
-    own = None if subscription is None else subscription.plan_id
-    return list(Plan.objects.filter(Q(is_offered=True) | Q(pk=own)))
 
 
 def _preview(subscription: Subscription, plan: Plan, when: str, now: datetime) -> Change:

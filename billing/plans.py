@@ -6,11 +6,12 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 
 from accounts import audit
 from accounts.models import User
 from billing.errors import PlanRefused, PlanUnknown
-from billing.models import Plan
+from billing.models import Plan, Subscription
 from config import snapshot
 
 FIELDS = (
@@ -34,6 +35,17 @@ def find(slug: str) -> Plan:
         known = ", ".join(Plan.objects.values_list("slug", flat=True))
         raise PlanUnknown(f"There is no plan {slug!r}. Plans: {known}.")
     return plan
+
+
+def choices(subscription: Subscription | None) -> list[Plan]:
+    """Plans whose names this organization may know: its own, and what is offered to all."""
+    own = None if subscription is None else subscription.plan_id
+    return list(Plan.objects.filter(Q(is_offered=True) | Q(pk=own)))
+
+
+def offered(subscription: Subscription) -> list[Plan]:
+    """What an owner can change to: plans that are offered to all and can be activated."""
+    return [plan for plan in choices(subscription) if plan.quota is not None and plan.pk != subscription.plan_id]
 
 
 def set_plan(slug: str, fields: Mapping[str, Any], *, by: User | None) -> SetPlan:

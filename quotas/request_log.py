@@ -87,6 +87,17 @@ def place(whose: Whose, text: str) -> Place | None:
     return Place(Mark(*found), Mark(found[0] + timedelta(microseconds=1)))
 
 
+def entry(whose: Whose, name: str) -> Entry | None:
+    """A request by its id, or a refusal by its public id, in the reader's reach. One query."""
+    if "\0" in name or len(name) > 40:
+        return None
+    if (uuid := as_uuid(name)) is not None:
+        refusal = refusals(whose).filter(uuid=uuid).first()
+        return Entry(refusal.last_at, refusal=refusal) if refusal is not None else None
+    logged = usage_log.one(whose, name)
+    return Entry(logged.row.admitted_at, logged=logged) if logged is not None else None
+
+
 def page(
     whose: Whose, wanted: Wanted, *, before: Place | None = None, after: Place | None = None, count: int = PAGE, now: datetime
 ) -> Page:

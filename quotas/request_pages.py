@@ -86,9 +86,9 @@ def request_page(request: HttpRequest, member: Member, name: str) -> HttpRespons
     """One request by its id, or a refusal by its public id. 404 where the organization has none of it, 403 where the reader does
     not see it. For htmx the row of the list, opened, or closed again (`?closed`)."""
     now, sight = utc_now(), labels.sight(member)
-    entry = _entry(sight.whose, name)
+    entry = request_log.entry(sight.whose, name)
     if entry is None:
-        if _entry(Whose(member.organization), name) is not None:
+        if request_log.entry(Whose(member.organization), name) is not None:
             raise PermissionDenied
         raise Http404
     names = Labels(member.organization)
@@ -100,19 +100,9 @@ def request_page(request: HttpRequest, member: Member, name: str) -> HttpRespons
     return render(request, "quotas/_request_row.html" if is_part else "quotas/request.html", page)
 
 
-def _entry(whose: Whose, name: str) -> Entry | None:
-    if "\0" in name or len(name) > 40:
-        return None
-    if (uuid := request_log.as_uuid(name)) is not None:
-        refusal = request_log.refusals(whose).filter(uuid=uuid).first()
-        return Entry(refusal.last_at, refusal=refusal) if refusal is not None else None
-    logged = usage_log.one(whose, name)
-    return Entry(logged.row.admitted_at, logged=logged) if logged is not None else None
-
-
 def _sought(whose: Whose, text: str) -> str:
     """The id of the request or refusal that is meant: by its own id, or by that of the response it made; "" for none."""
-    entry = _entry(whose, text)
+    entry = request_log.entry(whose, text)
     if entry is not None:
         return entry.name
     return "" if "\0" in text or len(text) > 128 else usage_log.by_response(whose, text)

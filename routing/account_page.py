@@ -137,18 +137,17 @@ def poll_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespon
 
 
 def _poll(account: PoolAccount) -> str:
-    if account.kind != PoolAccount.Kind.CHATGPT:
-        return f"{account.label} has no windows to ask for."
-    if account.polled_at is not None and (utc_now() - account.polled_at).total_seconds() < polls.SHORTEST_GAP_SECONDS:
-        return f"{account.label} was asked {display.duration(utc_now() - account.polled_at)} ago; what it said is below."
-    began = time.monotonic()
+    began, now = time.monotonic(), utc_now()
     try:
-        found = polls.poll(account.pk)
+        found = polls.ask(account, now=now)
     except RedisUnavailable:
         return "The live state does not answer, so there is nowhere to keep what the account says."
     if found.outcome == polls.OK:
         return f"Asked {account.label}, which answered in {display.duration(time.monotonic() - began)}."
+    if found.outcome == polls.RECENT and account.polled_at is not None:
+        return f"{account.label} was asked {display.duration(now - account.polled_at)} ago; what it said is below."
     said: dict[str, str] = {
+        polls.WINDOWLESS: f"{account.label} has no windows to ask for.",
         polls.BUSY: f"{account.label} is being asked at this moment.",
         polls.OUT: f"{account.label} needs sign-in: its upstream refuses it.",
     }

@@ -4,12 +4,14 @@ The choice is `routing.choice`'s own, so what is explained is what happens.
 """
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from config import redis as weir_redis
+from config import snapshot
 from config.snapshot import Snapshot
 from routing import choice, eligibility, pace, selection, turns
 from routing.choice import Choice, Live
@@ -82,6 +84,23 @@ def read(pool: PoolSnapshot, session_key: str | None, member_id: int) -> tuple[L
     # The client makes a mapping of the first, which `read_live` takes flat, as the path's client gives it.
     replies[0] = [part for pair in replies[0].items() for part in pair]
     return selection.read_live(pool, replies), seconds * 1000 + micros // 1000
+
+
+def ask(organization_id: int, pool: PoolSnapshot, *, model: str, effort: str | None, dialect: str, now: datetime) -> Explanation:
+    """Where a request of the organization's would go now: by the model's name as clients say it, `dialect` of DIALECTS. Takes
+    nothing. Raises RedisUnavailable."""
+    config = snapshot.load(organization_id)
+    same = next((one for one in config.routing.pools if one.pool_id == pool.pool_id), pool)
+    state, now_ms = read(same, None, 0)
+    return explain(
+        same,
+        state,
+        model=config.billing.rates.upstream_name(model, now),
+        effort=effort,
+        kinds=DIALECTS[dialect],
+        now_ms=now_ms,
+        rng=random.random,
+    )
 
 
 def explain(

@@ -20,7 +20,7 @@ from accounts.models import Member
 from accounts.permissions import Action
 from config.clock import utc_now
 from config.errors import DomainError
-from routing import device, joining, oauth, upkeep
+from routing import device, joining, oauth, terms, upkeep
 from routing.errors import CallbackInvalid, TermsNotAccepted
 from routing.joining import Joined, Outcome
 from routing.models import PoolAccount
@@ -33,8 +33,8 @@ NOT_THEIRS = "Sign-in accounts are off until an owner has accepted the terms bel
 
 
 def _accepted(member: Member, form: SignInForm) -> bool:
-    """Whether the terms are accepted with this form: that is an owner's to do; from others the tick counts for nothing."""
-    return form.cleaned_data["accept_terms"] is True and permissions.can(member, Action.MANAGE_ORGANIZATION)
+    """Whether the terms are accepted with this form."""
+    return terms.accepted_by(member, said=form.cleaned_data["accept_terms"] is True)
 
 
 def _again(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import httpx
 import redis as redis_py
@@ -53,6 +53,8 @@ TIMEOUT = httpx.Timeout(5.0, read=8.0)
 REFRESH_PATIENCE = 5.0
 
 OK, BUSY, OUT = "ok", "busy", "out"
+RECENT, WINDOWLESS = "recent", "windowless"
+"""Not asked by a person's wish: it was a moment ago; it has no windows to tell of."""
 RUNNING, RUNNING_SECONDS = "routing:polls:running", 150
 PLANNED, PLANNED_SECONDS = "routing:polls:planned", 60
 LOCK_SECONDS = 110
@@ -83,6 +85,18 @@ class _Answer:
 
 
 # ---------------------------------------------------------------------------------------------------------- one poll
+
+
+def ask(account: PoolAccount, *, now: datetime) -> Polled:
+    """As `poll`, by a person's wish: `recent` for one that was asked within SHORTEST_GAP_SECONDS, `windowless` for an API key.
+
+    Raises RedisUnavailable.
+    """
+    if account.kind != PoolAccount.Kind.CHATGPT:
+        return Polled(account.pk, WINDOWLESS)
+    if account.polled_at is not None and (now - account.polled_at).total_seconds() < SHORTEST_GAP_SECONDS:
+        return Polled(account.pk, RECENT)
+    return poll(account.pk)
 
 
 def poll(account_id: int, *, rng: Random = random.uniform) -> Polled:

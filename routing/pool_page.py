@@ -3,7 +3,6 @@
 What is open stands in the query (`?add=`, `?open=`, `?pool=`, `?model=`), so every form works without a script too.
 """
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -31,7 +30,6 @@ from routing.errors import NoAccountAvailable
 from routing.explanation import Explanation
 from routing.joining import Outcome
 from routing.models import Pool, PoolAccount
-from routing.outlook import Week
 from routing.pool_forms import AccountForm, CallbackForm, ExplainForm, FilesForm, KeyForm, PlaceForm, SignInForm, StrategyForm
 from routing.snapshots import PoolSnapshot
 from routing.standing import Reading, Standing
@@ -169,11 +167,7 @@ def _read(pool: PoolSnapshot | None) -> tuple[Reading | None, str]:
 
 def _numbers(found: Sequence[Standing], carries: Carried, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
     """What the first sentence, the foot of the table and the timeline tell."""
-    weeks = {
-        one.row.pk: Week(one.row.label, one.week_left, one.week_size, one.week.resets_at)
-        for one in found
-        if one.week is not None and one.week_size and one.state not in (standing.PAUSED, standing.NEEDS_SIGN_IN)
-    }
+    weeks = standing.weeks(found)
     left, size = standing.total(found)
     rates = outlook.rates(carries, [one.row.pk for one in found if one.is_sign_in], now)
     return {
@@ -273,21 +267,17 @@ def _explained(request: HttpRequest, member: Member, pool: PoolSnapshot | None, 
     if not form.is_valid():
         return {"explain_form": form, "explained": None, "unexplained": ""}
     wanted = form.cleaned_data
-    config = snapshot.load(member.organization_id)
-    same = next((one for one in config.routing.pools if one.pool_id == pool.pool_id), pool)
     try:
-        state, now_ms = explanation.read(same, None, 0)
+        told = explanation.ask(
+            member.organization_id,
+            pool,
+            model=wanted["model"],
+            effort=wanted["effort"] or None,
+            dialect=wanted["dialect"] or "responses",
+            now=now,
+        )
     except RedisUnavailable:
         return {"explain_form": form, "explained": None, "unexplained": "The live state does not answer, so nobody can say."}
-    told = explanation.explain(
-        same,
-        state,
-        model=config.billing.rates.upstream_name(wanted["model"], now),
-        effort=wanted["effort"] or None,
-        kinds=explanation.DIALECTS[wanted["dialect"] or "responses"],
-        now_ms=now_ms,
-        rng=random.random,
-    )
     return {"explain_form": form, "explained": told, "explained_rows": _told_rows(told), "unexplained": ""}
 
 

@@ -10,6 +10,7 @@ from config import redis as weir_redis
 from routing import eligibility, live, pace, turns
 from routing.live import AccountState, States, Window
 from routing.models import PoolAccount
+from routing.outlook import Week
 from routing.pace import Turn
 from routing.snapshots import ANTHROPIC, CHATGPT, AccountSnapshot, PoolSnapshot
 
@@ -240,3 +241,12 @@ def total(found: Sequence[Standing]) -> tuple[float, float]:
     """Credits left and size of the weekly windows that count: of accounts that carry traffic or will when they have cooled."""
     counted = [one for one in found if one.state not in (PAUSED, NEEDS_SIGN_IN)]
     return sum(one.week_left for one in counted), sum(one.week_size for one in counted)
+
+
+def weeks(found: Sequence[Standing]) -> dict[int, Week]:
+    """The weekly windows that count, by account id: of accounts that carry traffic or will when they have cooled."""
+    return {
+        one.row.pk: Week(one.row.label, one.week_left, one.week_size, one.week.resets_at)
+        for one in found
+        if one.week is not None and one.week_size and one.state not in (PAUSED, NEEDS_SIGN_IN)
+    }

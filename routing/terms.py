@@ -4,8 +4,9 @@ from datetime import datetime
 
 from django.db import transaction
 
-from accounts import audit
-from accounts.models import Organization, User
+from accounts import audit, permissions
+from accounts.models import Member, Organization, User
+from accounts.permissions import Action
 from routing.errors import TermsNotAccepted
 
 SIGN_IN_TERMS = """\
@@ -18,6 +19,11 @@ provider's terms, that you may pool this account under them, and that the person
 That person is named on the account, is told by e-mail, and may withdraw it at any time. Accounts with an API key need none of
 this. Your acceptance is recorded with your name and the time.\
 """
+
+
+def accepted_by(member: Member, *, said: bool) -> bool:
+    """Whether the terms are accepted with this word: that is an owner's to say; from others it counts for nothing."""
+    return said and permissions.can(member, Action.MANAGE_ORGANIZATION)
 
 
 def demand(organization: Organization, *, accepted: bool, by: User | None, now: datetime) -> None:
