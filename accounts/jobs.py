@@ -164,7 +164,7 @@ def _add(
 
 
 def enqueue(job_id: int, *, seconds: int = 3600) -> None:
-    """Tells a worker, who may take `seconds` to come to it. Where the broker does not take it, the walk over waiting jobs does it later."""
+    """Tells a worker, who may take `seconds` to come to it. Where the broker does not take it, the walk over jobs does it later."""
     from accounts import tasks
 
     try:
@@ -240,7 +240,7 @@ def remove_file(job: Job) -> None:
 
 
 def link(job: Job, member: Member) -> str:
-    """The token of `/files/<token>`, which opens the job's file for this member, for LINK_KEPT. A secret: not logged, not stored."""
+    """The token of `/files/<token>`: it opens the job's file for this member, for LINK_KEPT. A secret: never logged or stored."""
     return signing.TimestampSigner(salt=_SALT).sign_object([str(job.uuid), str(member.uuid)])
 
 

@@ -7,7 +7,8 @@ class BillingConfig(AppConfig):
     name = "billing"
 
     def ready(self) -> None:
-        from billing import snapshots
+        from billing import job_kinds, snapshots
         from config import snapshot
 
         snapshot.register_loader("billing", snapshots.load)
+        job_kinds.register()

@@ -122,6 +122,10 @@ class File(Protocol):
 
     @property
     def organization(self) -> Organization: ...
+    @property
+    def count(self) -> int:
+        """Records so far, without the closing one."""
+
     def next_piece(self) -> str | None:
         """The next part of the file, None after the last. Reads the database in the current scope."""
 
@@ -281,6 +285,7 @@ class TotalsFile:
 
     def __init__(self, sight: Sight, by: str, chosen: Range, *, now: datetime, with_bom: bool = False) -> None:
         self.organization = sight.whose.organization
+        self.count = 0
         self._make: Callable[[], Report] = lambda: usage_report.report(sight, by, chosen, now=now)
         self._is_done = False
         self._with_bom = with_bom
@@ -291,6 +296,7 @@ class TotalsFile:
             return None
         self._is_done = True
         report = self._make()
+        self.count = len(report.lines)
         lines = [csvfile.line(total_columns(report.by))]
         for line in report.lines:
             names = (csvfile.text(name or None) for name in line.names)

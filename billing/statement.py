@@ -12,9 +12,11 @@ from django.db.models import Max
 from accounts.models import Member, Organization
 from billing import credits, csvfile, ledger, subscriptions
 from billing.models import CreditLot, Invoice, LedgerEntry, Subscription, SubscriptionPeriod
+from billing.usage_report import Range
 
 PAGE = 50
 FILE_PAGE = 2000
+_UTC = ZoneInfo("UTC")
 USAGE = ("usage_quota", "usage_purchased", "overage", "overdraft")
 
 
@@ -81,7 +83,7 @@ def seats(organization: Organization, now: datetime) -> list[SubscriptionPeriod]
 
 LEDGER_COLUMNS = (
     "record", "rows", "occurred_at", "recorded_at", "entry_id", "kind", "debit", "credit", "credits", "used", "member_id",
-    "request_id", "corrects_id", "reference", "reason",
+    "request_id", "corrects_id", "reference", "reason", "occurred_at_utc", "recorded_at_utc",
 )  # fmt: skip
 INVOICE_COLUMNS = (
     "record", "rows", "invoice", "kind", "issued_on", "position", "line", "description", "first_day", "last_day", "credits",
@@ -91,18 +93,24 @@ INVOICE_COLUMNS = (
 
 @dataclass(slots=True)
 class LedgerFile:
-    """The ledger as CSV, the oldest entry first, as it stands when the first piece is asked for.
+    """The ledger as CSV, the oldest entry first, as it stands when the first piece is asked for; `chosen`: of that time.
 
     `used` sums to what was used, whichever fund paid; the closing record tells how many entries there are, and that sum.
     """
 
     organization: Organization
     with_bom: bool = False
+    chosen: Range | None = None
     _last: int = field(default=0, init=False)
     _cut: int | None = field(default=None, init=False)
     _rows: int = field(default=0, init=False)
     _used: int = field(default=0, init=False)
     _is_done: bool = field(default=False, init=False)
+
+    @property
+    def count(self) -> int:
+        """Records so far, without the closing one."""
+        return self._rows
 
     def next_piece(self) -> str | None:
         if self._is_done:
@@ -116,12 +124,14 @@ class LedgerFile:
                 newest = LedgerEntry.objects.for_organization(self.organization).aggregate(newest=Max("id"))["newest"]
                 self._cut = int(newest or 0)
         rows = LedgerEntry.objects.for_organization(self.organization).filter(id__gt=self._last, id__lte=self._cut)
+        if self.chosen is not None:
+            rows = rows.filter(occurred_at__gte=self.chosen.start, occurred_at__lt=self.chosen.end)
         entries = list(rows.select_related("corrects").order_by("id")[:FILE_PAGE])
         if entries:
             self._last = entries[-1].pk
         else:
             self._is_done = True
-            cells = ["total", str(self._rows), *[""] * 7, credits.text(self._used), *[""] * 5]
+            cells = ["total", str(self._rows), *[""] * 7, credits.text(self._used), *[""] * 7]
             return head + csvfile.line(cells)
         return head + "".join(self._lines(entries))
 
@@ -143,6 +153,7 @@ class LedgerFile:
                 str(members.get(entry.member_id or 0, "")), csvfile.text(entry.request_id),
                 str(entry.corrects.uuid) if entry.corrects is not None else "",
                 csvfile.text(entry.reference), csvfile.text(entry.reason),
+                csvfile.moment(entry.occurred_at, _UTC), csvfile.moment(entry.created_at, _UTC),
             )  # fmt: skip
             lines.append(csvfile.line(cells))
         return lines
