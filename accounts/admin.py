@@ -11,7 +11,7 @@ from django.http import HttpRequest
 
 from accounts import api_tokens, keys, members, organizations
 from accounts.backoffice import OperatorAdmin
-from accounts.models import ApiKey, ApiToken, AuditEvent, Invitation, Member, Organization, Team, User
+from accounts.models import ApiKey, ApiToken, AuditEvent, AuditHead, Invitation, Member, Organization, Team, User
 from config.clock import utc_now
 
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
@@ -129,6 +129,17 @@ class AuditEventAdmin(OperatorAdmin):
     list_filter = ("action", "object_type", "organization")
     list_select_related = ("organization",)
     search_fields = ("=object_id", "action", "actor_label", "organization__slug")
+
+
+@admin.register(AuditHead)
+class AuditHeadAdmin(OperatorAdmin):
+    """Where each chain of the audit trail ends, to be noted down elsewhere. Only the database moves it."""
+
+    list_display = ("organization", "number", "digest")
+    list_filter = (("organization", admin.EmptyFieldListFilter),)
+    list_select_related = ("organization",)
+    search_fields = ("organization__slug", "=digest")
+    ordering = ("id",)
 
 
 def _operator(request: HttpRequest) -> User:

@@ -351,7 +351,7 @@ class Job(models.Model):
 
 
 class AuditEvent(models.Model):
-    """Who did what to which object. Added, never changed; holds no secret."""
+    """Who did what to which object. Added, never changed; holds no secret. The database chains it (`accounts.audit`)."""
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, null=True, blank=True, on_delete=models.PROTECT, related_name="audit_events")
@@ -364,7 +364,38 @@ class AuditEvent(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
+    number = models.BigIntegerField(null=True, editable=False)
+    """1, 2, 3, … in its chain: the organization's, or the install's for events without one. Null until the commit."""
+    previous = models.CharField(max_length=64, null=True, editable=False)
+    """The digest of the event before; of the first, zeros."""
+    digest = models.CharField(max_length=64, null=True, editable=False)
+    """SHA-256, in hex, over `accounts.audit.encode`."""
         ordering = ["-id"]
+    actor_number = models.BigIntegerField(null=True, editable=False)
+    """The actor's id, which stays when the person's row goes."""
 
     def __str__(self) -> str:
         return f"{self.action} {self.object_type} {self.object_id}"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organization", "number"],
+                condition=Q(number__isnull=False),
+                nulls_distinct=False,
+                name="audit_number_once_in_chain",
+            ),
+        ]
+        indexes = [models.Index(fields=["id"], condition=Q(number=None), name="audit_not_chained")]
+
+
+class AuditHead(models.Model):
+    """The newest event of a chain: how many there are, and the digest of the last. Only the database's trigger moves it."""
+
+    organization = models.ForeignKey(Organization, null=True, on_delete=models.PROTECT, related_name="+")
+    number = models.BigIntegerField()
+    digest = models.CharField(max_length=64)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["organization"], nulls_distinct=False, name="audit_head_once_for_chain")]
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.digest}"
