@@ -10,22 +10,8 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+from demo.chromium import FLAGS, find
 from tests.clients.policy import not_run
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-def find() -> str | None:
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 def executable() -> str:

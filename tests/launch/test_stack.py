@@ -5,12 +5,7 @@ import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,27 +16,11 @@ import psycopg
 import pytest
 import redis
 
-from config.launch import embedded, folders, runtime
+from config.launch import embedded, runtime
 from tests.launch import processes
+from tests.launch.launching import Stack, run, two_ports
 
-MANAGE = [sys.executable, str(folders.PROJECT / "manage.py")]
 ROLES = {"developer", "lead", "finance", "owner"}
-
-
-def run(*arguments: str, environ: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*MANAGE, *arguments], env=environ, capture_output=True, text=True, check=False, timeout=60)
-
-
-def two_ports() -> int:
-    """The first of two ports in a row that are free."""
-    while True:
-        first = embedded.free_port()
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", first + 1))
-            except (OSError, OverflowError):
-                continue
-            return first
 
 
 def started_nothing(var: Path) -> bool:
@@ -154,49 +133,6 @@ def test_production_processes_start_no_services_of_their_own(environ: dict[str, 
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
-
-
-@dataclass
-class Stack:
-    """A launcher that runs in a process group of its own, as under a shell."""
-
-    var: Path
-    port: int
-    process: "subprocess.Popen[bytes]"
-    output: Path
-
-    def wait_until(self, happened: Callable[[], bool], *, within: float = 60) -> None:
-        deadline = time.monotonic() + within
-        while not happened():
-            assert self.process.poll() is None, self.output.read_text()
-            assert time.monotonic() < deadline, self.output.read_text()
-            time.sleep(0.05)
-
-    def everything(self) -> list[int]:
-        return [self.process.pid, *processes.descendants(self.process.pid)]
-
-    def running(self) -> runtime.Running:
-        found = runtime.read(self.var)
-        assert found is not None
-        return found
-
-
-@pytest.fixture
-def launch(folder: Path, environ: dict[str, str]) -> Iterator[Callable[..., Stack]]:
-    with ExitStack() as started:
-
-        def start(command: str, port: int, *, gateways: int = 1, given: dict[str, str] | None = None) -> Stack:
-            output = folder / "output"
-            arguments = [command, "--var", str(folder / "var"), "--port", str(port), "--gateways", str(gateways)]
-            with output.open("wb") as out:
-                process = subprocess.Popen(
-                    [*MANAGE, *arguments], env={**environ, **(given or {})}, stdout=out, stderr=out, start_new_session=True
-                )
-            started.callback(process.wait)
-            started.callback(process.kill)
-            return Stack(folder / "var", port, process, output)
-
-        yield start
 
 
 def ask(base_url: str, key: str) -> httpx.Response:

@@ -1,0 +1,204 @@
+"""Every page as each kind of person sees it: pictures, and what is wrong with it that a program can tell.
+
+`PAGES` lists them; `walk` opens each in each of the modes and yields what it found: violations of WCAG 2.2 A and AA and of axe's
+best practice, errors of the console (a breach of the content policy is one), a page wider than the screen, what can be clicked
+but not reached by keyboard, focus that cannot be seen, another language than was asked for.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+AXE = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}}
+QUIET_MILLISECONDS = 250
+"""What charts and live numbers need after the page has loaded."""
+MOST_TABS, PARTS_OF_A_FIELD = 400, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`path` below the organization's front door, or from `/` on; `follow` selects the link on it that leads to the page."""
+
+    name: str
+    role: str
+    """Whose login; empty: nobody's."""
+    path: str
+    follow: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    name: str
+    width: int
+    scheme: str
+    language: str = "en"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    email: str
+    password: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    page: Page
+    mode: Mode
+    picture: Path | None
+    problems: tuple[str, ...]
+
+
+PAGES = (
+    Page("sign-in", "", "/accounts/login/"),
+    Page("password-reset", "", "/accounts/password/reset/"),
+    Page("key", "developer", "key"),
+    Page("my-overview", "developer", "overview"),
+    Page("my-requests", "developer", "requests"),
+    Page("my-usage", "developer", "usage"),
+    Page("overview", "owner", "overview"),
+    Page("members", "owner", "members"),
+    Page("member", "owner", "members", follow="main table tbody th a"),
+    Page("pool", "owner", "pool"),
+    Page("requests", "owner", "requests"),
+    Page("request", "owner", "requests", follow="main table tbody a"),
+    Page("alerts", "owner", "alerts"),
+    Page("usage", "owner", "usage"),
+    Page("invoices", "owner", "invoices"),
+    Page("password", "owner", "/accounts/password/change/"),
+    Page("e-mail", "owner", "/accounts/email/"),
+)
+LIGHT, DARK, PHONE = Mode("light", 1440, "light"), Mode("dark", 1440, "dark"), Mode("phone", 390, "light")
+SPOKEN = tuple(
+    Mode(f"{language}-{like.name}", like.width, like.scheme, language) for language in ("ru", "vi") for like in (LIGHT, PHONE)
+)
+MODES = (LIGHT, DARK, PHONE, *SPOKEN)
+
+UNREACHABLE = """() => [...document.querySelectorAll('[hx-get],[hx-post],[x-on\\\\:click],[\\\\@click],[role=button],[role=tab]')]
+  .filter((one) => !one.matches('a[href],button,input,select,textarea,summary,form,[tabindex]')
+    && !/load|every|revealed|weir:|changed|submit/.test(one.getAttribute('hx-trigger') || '') && one.offsetParent)
+  .map((one) => one.outerHTML.slice(0, 120))"""
+FOCUSED = """() => {
+  const one = document.activeElement;
+  if (!one || one === document.body) return null;
+  const box = one.getBoundingClientRect(), style = getComputedStyle(one);
+  const isShown = style.outlineStyle !== 'none' || style.boxShadow !== 'none' || one.matches(':focus-visible') === false;
+  window.weirSeen = window.weirSeen || new Set();
+  const isNew = !window.weirSeen.has(one), isSame = window.weirLast === one;
+  window.weirSeen.add(one);
+  window.weirLast = one;
+  return {isNew, isSame, isShown: isShown && (box.width > 0 || one.matches('.vh')), html: one.outerHTML.slice(0, 120)};
+}"""
+REST = """() => [...document.querySelectorAll('a[href],button,input:not([type=hidden]),select,textarea,summary,[tabindex="0"]')]
+  .filter((one) => one.checkVisibility({checkVisibilityCSS: true}) && !one.disabled && one.tabIndex >= 0
+    && !one.closest('[inert]') && !(one.type === 'radio' && !one.checked) && !(window.weirSeen || new Set()).has(one))
+  .map((one) => one.outerHTML.slice(0, 120))"""
+
+
+def walk(
+    browser: Any,
+    url: str,
+    slug: str,
+    logins: Mapping[str, Login],
+    *,
+    folder: Path | None,
+    pages: tuple[Page, ...] = PAGES,
+    modes: tuple[Mode, ...] = MODES,
+    with_keyboard: tuple[Mode, ...] = (LIGHT,),
+) -> Iterator[Seen]:
+    """`browser` is playwright's; `logins` by role. Pictures are `<page>-<mode>.png` in `folder`; without one none is taken."""
+    roles = sorted({page.role for page in pages})
+    for mode, role in itertools.product(modes, roles):
+        shown = tuple(page for page in pages if page.role == role)
+        yield from _as_one(browser, url, slug, logins.get(role), mode, shown, folder, with_keyboard)
+
+
+def _as_one(
+    browser: Any,
+    url: str,
+    slug: str,
+    login: Login | None,
+    mode: Mode,
+    pages: tuple[Page, ...],
+    folder: Path | None,
+    with_keyboard: tuple[Mode, ...],
+) -> Iterator[Seen]:
+    context = browser.new_context(viewport={"width": mode.width, "height": 1000}, color_scheme=mode.scheme, locale=mode.language)
+    context.add_cookies([{"name": "django_language", "value": mode.language, "url": url}])
+    try:
+        tab = context.new_page()
+        errors: list[str] = []
+        tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.on("response", lambda answer: errors.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
+        if login is not None:
+            _sign_in(tab, url, login)
+        for page in pages:
+            errors.clear()
+            picture = folder / f"{page.name}-{mode.name}.png" if folder is not None else None
+            problems = _open(tab, url, slug, page)
+            # Before the picture and axe, which both add styles of their own that the policy blocks.
+            said = [f"console: {text}" for text in errors]
+            if not problems:
+                if picture is not None:
+                    tab.screenshot(path=str(picture), full_page=True)
+                problems = [*(_by_keyboard(tab) if mode in with_keyboard else []), *_wrong(tab, mode)]
+            yield Seen(page, mode, picture, (*problems, *said))
+    finally:
+        context.close()
+
+
+def _sign_in(tab: Any, url: str, login: Login) -> None:
+    tab.goto(f"{url}/accounts/login/")
+    tab.locator("input[name=login]").fill(login.email)
+    tab.locator("input[name=password]").fill(login.password)
+    tab.locator("input[name=password]").press("Enter")
+    tab.wait_for_url(f"{url}/o/**")
+
+
+def _open(tab: Any, url: str, slug: str, page: Page) -> list[str]:
+    answer = tab.goto(url + page.path if page.path.startswith("/") else f"{url}/o/{slug}/{page.path}")
+    if page.follow and answer.status == 200:
+        link = tab.locator(page.follow).first
+        if not link.count():
+            return [f"no link {page.follow}"]
+        answer = tab.goto(link.evaluate("one => one.href"))
+    if answer.status != 200:
+        return [f"answered {answer.status}"]
+    tab.wait_for_timeout(QUIET_MILLISECONDS)
+    return []
+
+
+def _wrong(tab: Any, mode: Mode) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = [
+        f"axe {one['id']} ({one['impact']}): {one['help']}: {one['nodes'][0]['html'][:160]}" + f" and {len(one['nodes']) - 1} more"
+        for one in Axe().run(tab, options=AXE).response["violations"]
+    ]
+    wide = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    if wide > 0:
+        found.append(f"{wide} px wider than the screen")
+    spoken = tab.evaluate("document.documentElement.lang")
+    if spoken != mode.language:
+        found.append(f"speaks {spoken}")
+    found += [f"not reached by keyboard: {html}" for html in tab.evaluate(UNREACHABLE)]
+    return found
+
+
+def _by_keyboard(tab: Any) -> list[str]:
+    """Tabs through the page once: all that can be used is reached, and one sees where one is."""
+    found: list[str] = []
+    stays = 0
+    tab.evaluate("document.activeElement.blur()")
+    for _ in range(MOST_TABS):
+        tab.keyboard.press("Tab")
+        focused = tab.evaluate(FOCUSED)
+        # A field of several parts, such as a date, keeps the focus for each of them.
+        stays = stays + 1 if focused is not None and focused["isSame"] else 0
+        if focused is None or stays > PARTS_OF_A_FIELD or not (focused["isNew"] or focused["isSame"]):
+            break
+        if not focused["isShown"]:
+            found.append(f"focus cannot be seen: {focused['html']}")
+    return found + [f"not reached by Tab: {html}" for html in tab.evaluate(REST)]

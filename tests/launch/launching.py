@@ -1,0 +1,55 @@
+"""Runs `manage.py demo` and `up` as somebody at a shell does."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.launch import embedded, folders, runtime
+from tests.launch import processes
+
+MANAGE = [sys.executable, str(folders.PROJECT / "manage.py")]
+
+
+def run(*arguments: str, environ: dict[str, str], timeout: float = 60) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*MANAGE, *arguments], env=environ, capture_output=True, text=True, check=False, timeout=timeout)
+
+
+def two_ports() -> int:
+    """The first of two ports in a row that are free."""
+    while True:
+        first = embedded.free_port()
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", first + 1))
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
+@dataclass
+class Stack:
+    """A launcher that runs in a process group of its own, as under a shell."""
+
+    var: Path
+    port: int
+    process: "subprocess.Popen[bytes]"
+    output: Path
+
+    def wait_until(self, happened: Callable[[], bool], *, within: float = 60) -> None:
+        deadline = time.monotonic() + within
+        while not happened():
+            assert self.process.poll() is None, self.output.read_text()
+            assert time.monotonic() < deadline, self.output.read_text()
+            time.sleep(0.05)
+
+    def everything(self) -> list[int]:
+        return [self.process.pid, *processes.descendants(self.process.pid)]
+
+    def running(self) -> runtime.Running:
+        found = runtime.read(self.var)
+        assert found is not None
+        return found
