@@ -355,7 +355,15 @@ class AuditEvent(models.Model):
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, null=True, blank=True, on_delete=models.PROTECT, related_name="audit_events")
+    number = models.BigIntegerField(null=True, editable=False)
+    """1, 2, 3, … in its chain: the organization's, or the install's for events without one. Null until the commit."""
+    previous = models.CharField(max_length=64, null=True, editable=False)
+    """The digest of the event before; of the first, zeros."""
+    digest = models.CharField(max_length=64, null=True, editable=False)
+    """SHA-256, in hex, over `accounts.audit.encode`."""
     actor = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    actor_number = models.BigIntegerField(null=True, editable=False)
+    """The actor's id, which stays when the person's row goes."""
     actor_label = models.CharField(max_length=254)
     action = models.CharField(max_length=60)
     object_type = models.CharField(max_length=40)
@@ -364,18 +372,7 @@ class AuditEvent(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-    number = models.BigIntegerField(null=True, editable=False)
-    """1, 2, 3, … in its chain: the organization's, or the install's for events without one. Null until the commit."""
-    previous = models.CharField(max_length=64, null=True, editable=False)
-    """The digest of the event before; of the first, zeros."""
-    digest = models.CharField(max_length=64, null=True, editable=False)
-    """SHA-256, in hex, over `accounts.audit.encode`."""
         ordering = ["-id"]
-    actor_number = models.BigIntegerField(null=True, editable=False)
-    """The actor's id, which stays when the person's row goes."""
-
-    def __str__(self) -> str:
-        return f"{self.action} {self.object_type} {self.object_id}"
         constraints = [
             models.UniqueConstraint(
                 fields=["organization", "number"],
@@ -385,6 +382,9 @@ class AuditEvent(models.Model):
             ),
         ]
         indexes = [models.Index(fields=["id"], condition=Q(number=None), name="audit_not_chained")]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.object_type} {self.object_id}"
 
 
 class AuditHead(models.Model):
