@@ -3,7 +3,6 @@
 An ApiToken belongs to one member of one organization, so no path names the organization. Sessions do not count here.
 """
 
-from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,7 +14,6 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from accounts import api_tokens, keys, snapshots
-from accounts.errors import ParameterInvalid, TokenScopeMissing
 from accounts.models import ApiKey, ApiToken, Member, User
 from config import scope
 from config.clock import utc_now
@@ -65,11 +63,9 @@ class TokenOrKeyAuthentication(TokenAuthentication):
 
 
 class OrganizationView(APIView):
-    """A view that sees the caller's organization only. `parameters` are the query parameters it takes; any other is refused."""
+    """A view that sees the caller's organization only. What a call takes and needs is `api.base`'s to ask."""
 
     authentication_classes = [TokenAuthentication]
-    token_scope: ClassVar[str]
-    parameters: ClassVar[Collection[str]] = ()
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
         with ExitStack() as self._entered:
@@ -78,19 +74,10 @@ class OrganizationView(APIView):
         return response
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Raises TokenScopeMissing and ParameterInvalid beside what DRF raises."""
+        """Raises what DRF raises for who does not prove who they are."""
         super().initial(request, *args, **kwargs)
-        caller = self.caller(request)
         # The one place where the API learns whose rows it may see. Answers are rendered from plain values, after it has ended.
-        self._entered.enter_context(scope.organization(caller.member.organization_id))
-        if caller.token is not None and self.token_scope not in caller.token.scopes:
-            raise TokenScopeMissing(f"This token was not made for {self.token_scope}.", scope=self.token_scope)
-        for name in request.query_params:
-            if name not in self.parameters:
-                taken = f" It takes {', '.join(sorted(self.parameters))}." if self.parameters else ""
-                raise ParameterInvalid(f"There is no parameter {name[:80]!r} here.{taken}", param=name[:80])
-            if len(request.query_params.getlist(name)) > 1:
-                raise ParameterInvalid(f"{name} is given more than once.", param=name)
+        self._entered.enter_context(scope.organization(self.caller(request).member.organization_id))
 
     @staticmethod
     def caller(request: Request) -> Caller:

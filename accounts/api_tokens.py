@@ -14,9 +14,10 @@ from datetime import datetime
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from accounts import audit, names
+from accounts import audit, names, permissions
 from accounts.errors import ExpiryPassed, MemberRemoved, NotFound, TokenScopeUnknown
 from accounts.models import ApiToken, Member, Organization, User
+from accounts.permissions import Action, Reach
 from config import scope
 
 PREFIX = "wt_"
@@ -24,10 +25,41 @@ PUBLIC_ID_LENGTH = 10
 SECRET_LENGTH = 43
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-STATUS = "status:read"
-USAGE = "usage:read"
-SCOPES = (STATUS, USAGE)
-"""What a token can be made for; without a choice it is made for all of them."""
+STATUS, USAGE = "status:read", "usage:read"
+MEMBERS_READ, MEMBERS_WRITE = "members:read", "members:write"
+KEYS_READ, KEYS_WRITE = "keys:read", "keys:write"
+LIMITS_READ, LIMITS_WRITE = "limits:read", "limits:write"
+POOL_READ, POOL_WRITE = "pool:read", "pool:write"
+REQUESTS_READ = "requests:read"
+ALERTS_READ, ALERTS_WRITE = "alerts:read", "alerts:write"
+MONEY_READ, MONEY_WRITE = "money:read", "money:write"
+SETTINGS_READ, SETTINGS_WRITE = "settings:read", "settings:write"
+EXPORTS_WRITE = "exports:write"
+
+_ACTIONS = {
+    STATUS: (Action.SEE_USAGE,),
+    USAGE: (Action.SEE_USAGE,),
+    MEMBERS_READ: (Action.SEE_MEMBERS,),
+    MEMBERS_WRITE: (Action.MANAGE_MEMBERS,),
+    KEYS_READ: (Action.USE_KEYS,),
+    KEYS_WRITE: (Action.USE_KEYS,),
+    # Who holds keys sees the limits that hold them, and may ask for more.
+    LIMITS_READ: (Action.USE_KEYS,),
+    LIMITS_WRITE: (Action.USE_KEYS,),
+    POOL_READ: (Action.SEE_POOL,),
+    POOL_WRITE: (Action.MANAGE_POOL,),
+    REQUESTS_READ: (Action.SEE_REQUESTS,),
+    ALERTS_READ: (Action.SEE_ALERTS,),
+    ALERTS_WRITE: (Action.SEE_ALERTS,),
+    MONEY_READ: (Action.SEE_MONEY,),
+    MONEY_WRITE: (Action.MANAGE_ORGANIZATION,),
+    SETTINGS_READ: (Action.MANAGE_ORGANIZATION,),
+    SETTINGS_WRITE: (Action.MANAGE_ORGANIZATION,),
+    EXPORTS_WRITE: (Action.SEE_USAGE, Action.SEE_MONEY),
+}
+"""What each is about: without a choice a token is made for those that its member's role reaches at all."""
+SCOPES = tuple(_ACTIONS)
+"""What a token can be made for. It never does more than its member may when it is used: both are asked at every call."""
 
 _FORM = re.compile(rf"{PREFIX}([0-9A-Za-z]{{{PUBLIC_ID_LENGTH}}})_[0-9A-Za-z]{{{SECRET_LENGTH}}}")
 _PUBLIC_ID = re.compile(rf"(?:{PREFIX})?([0-9A-Za-z]{{{PUBLIC_ID_LENGTH}}})")
@@ -48,12 +80,15 @@ def issue(
     name: str,
     by: User | None,
     now: datetime,
-    scopes: Iterable[str] = SCOPES,
+    scopes: Iterable[str] | None = None,
     expires_at: datetime | None = None,
 ) -> IssuedToken:
-    """Makes a token of the member's. Locks the organization. Raises NameInvalid, TokenScopeUnknown, ExpiryPassed, MemberRemoved."""
+    """Makes a token of the member's; without `scopes` for all that its role may use. Locks the organization.
+
+    Raises NameInvalid, TokenScopeUnknown, ExpiryPassed, MemberRemoved.
+    """
     name = names.checked(name, what="A token's name", longest=80)
-    chosen = _scopes(scopes)
+    chosen = _scopes(scopes_of(member) if scopes is None else scopes)
     if expires_at is not None and expires_at <= now:
         raise ExpiryPassed("The token would have expired already.", expires_at=expires_at.isoformat())
     with transaction.atomic():
@@ -128,6 +163,13 @@ def verified(text: str, *, now: datetime) -> ApiToken | None:
     if ended or token.member.removed_at is not None or not token.organization.is_active:
         return None
     return token
+
+
+def scopes_of(member: Member) -> list[str]:
+    """The scopes that the member's role can use."""
+    return [
+        name for name, actions in _ACTIONS.items() if any(permissions.reach(member, action) is not Reach.NONE for action in actions)
+    ]
 
 
 def _scopes(chosen: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ AccountsError
 │  ├─ MemberRemoved       the person has left; nothing may be done for them any more
 │  ├─ LastOwner           an organization keeps an owner
 │  ├─ TeamNotForRole      owners belong to the whole organization
+│  ├─ RoleNotYours        leads look after the developers of their scope; the rest is an owner's
 │  └─ PasswordRefused     facts: reasons (list of sentences)
 ├─ ApiKeyError
 │  ├─ RoleHoldsNoKeys     finance sees money, and no keys
@@ -92,6 +93,11 @@ class PasswordRefused(MemberError):
 
 class ApiKeyError(AccountsError):
     code: ClassVar[str] = "key_invalid"
+
+
+class RoleNotYours(MemberError):
+    code: ClassVar[str] = "role_not_yours"
+    status: ClassVar[int] = 403
 
 
 class RoleHoldsNoKeys(ApiKeyError):

@@ -4,7 +4,8 @@ from datetime import datetime
 
 from django.db import transaction
 
-from accounts import invitations, members
+from accounts import invitations, managing, members
+from accounts.errors import RoleNotYours
 from accounts.invitations import Accepted
 from accounts.members import Removed
 from accounts.models import Member, User
@@ -38,3 +39,10 @@ def leave(member: Member, *, by: User | None, now: datetime) -> Removed:
     removed = members.remove(member, by=by, now=now)
     subscriptions.end_seat(removed.member, by=by, now=now)
     return removed
+
+
+def dismiss(manager: Member, member: Member, *, now: datetime) -> Removed:
+    """`leave`, at the wish of one who looks after the member. Raises RoleNotYours where the manager does not."""
+    if not managing.may_manage(manager, member):
+        raise RoleNotYours(f"{member} is {member.get_role_display().lower()}, and only an owner removes one.")
+    return leave(member, by=manager.user, now=now)

@@ -3,9 +3,7 @@
 from django.contrib import admin
 from django.urls import include, path
 
-from billing.api import UsageView
 from config import health
-from quotas.api import StatusView
 
 urlpatterns = [
     path("health/live", health.live, name="health_live"),
@@ -13,8 +11,7 @@ urlpatterns = [
     path("health/status", health.status, name="health_status"),
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.urls")),
-    path("api/v1/status", StatusView.as_view(), name="api_status"),
-    path("api/v1/usage", UsageView.as_view(), name="api_usage"),
+    path("api/v1/", include("api.urls")),
     path("", include("accounts.urls")),
     path("", include("billing.urls")),
     path("", include("quotas.urls")),

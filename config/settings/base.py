@@ -40,6 +40,7 @@ DRAIN_SECONDS: float = ENV.DRAIN_SECONDS
 HOLD_DEADLINE_SECONDS: float = ENV.HOLD_DEADLINE_SECONDS
 HOLD_RENEW_SECONDS: float = ENV.HOLD_RENEW_SECONDS
 KEY_ROTATION_GRACE_SECONDS: float = ENV.KEY_ROTATION_GRACE_SECONDS
+API_REQUESTS_PER_MINUTE: int = ENV.API_REQUESTS_PER_MINUTE
 USAGE_RETENTION_MONTHS: int | None = ENV.USAGE_RETENTION_MONTHS
 PAYMENT_WEBHOOK_SECRETS: dict[str, tuple[str, ...]] = ENV.PAYMENT_WEBHOOK_SECRETS
 
@@ -71,6 +72,7 @@ INSTALLED_APPS = [
     "quotas",
     "proxy",
 ]
+    "api",
 
 MIDDLEWARE = [
     "config.middleware.TrustedProxyMiddleware",
@@ -253,3 +255,15 @@ UNFOLD = {
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": f"{STATIC_URL}img/icon.svg"}],
 }
 SILENCED_SYSTEM_CHECKS: list[str] = []
+    "DEFAULT_SCHEMA_CLASS": "api.schema.OperationSchema",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Weir",
+    "DESCRIPTION": "Everything that the pages do. A token (`Authorization: Bearer wt_…`) acts as one member of one organization.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "COMPONENT_SPLIT_PATCH": False,
+    "POSTPROCESSING_HOOKS": ["api.schema.with_components"],
+    "SORT_OPERATIONS": False,

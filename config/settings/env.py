@@ -55,6 +55,20 @@ def _positive_int(value: str) -> int:
     return number
 
 
+def _count(value: str) -> int:
+    number = int(value)
+    if number < 0:
+        raise ValueError("must be a whole number, 0 or more")
+    return number
+
+
+def _yes_or_no(value: str) -> bool:
+    try:
+        return {"yes": True, "no": False}[value.lower()]
+    except KeyError:
+        raise ValueError("must be yes or no") from None
+
+
 def _keys(value: str) -> dict[str, str]:
     """`id:key,id:key` in order, the first one is used for new secrets."""
     keys: dict[str, str] = {}
@@ -147,6 +161,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("HOLD_DEADLINE_SECONDS", _positive_seconds, 30.0, "after which a hold that nobody renews is settled as orphaned"),
     Variable("HOLD_RENEW_SECONDS", _positive_seconds, 10.0, "between renewals of running holds"),
     Variable("KEY_ROTATION_GRACE_SECONDS", _positive_seconds, 86400.0, "for which a rotated key still works"),
+    Variable("API_REQUESTS_PER_MINUTE", _count, 600, "calls of `/api/v1/` that one token may make; 0: as many as it likes"),
     Variable(
         "USAGE_RETENTION_MONTHS", _positive_int, None, "whole months for which the usage log is kept; unset: for ever; sums stay"
     ),

@@ -133,8 +133,14 @@ RULES: dict[str, Rule] = {
 
 
 def routes(patterns: Any = None, prefix: str = "") -> Iterator[str]:
+    "api/v1/schema": OPEN,
+    "api/v1/docs": OPEN,
     """Every route of the project's URL table, spelled as declared; regular expressions as named groups."""
     for entry in patterns if patterns is not None else get_resolver().url_patterns:
+    "api/v1/me": API,
+    "api/v1/members": API,
+    "api/v1/members/<uuid:uuid>": API,
+    "api/v1/<path:rest>": FOREIGN,
         if isinstance(entry.pattern, RoutePattern):
             text = str(entry.pattern)
         else:

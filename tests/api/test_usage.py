@@ -151,7 +151,7 @@ def test_a_foreign_id_is_answered_exactly_as_a_missing_one(world: World, paramet
         ({"start": "x", "end": "2026-11-01"}, "range_invalid", "start 'x' is not a day"),
         ({"start": "2000-01-01", "end": "2026-11-01"}, "range_invalid", "at most 1830 days"),
         ({"start": "2026-11-02", "end": "2026-11-01"}, "range_invalid", "is empty"),
-        ({"by": "day\0"}, "grouping_unknown", "not by"),
+        ({"by": "day\0"}, "invalid", "Null characters"),
     ],
 )
 def test_a_wrong_parameter_is_a_clear_error(world: World, query: dict[str, Any], code: str, says: str) -> None:

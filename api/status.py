@@ -4,16 +4,16 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from rest_framework.request import Request
-from rest_framework.response import Response
+from django.urls import path
+from rest_framework import serializers
 
 from accounts import api_tokens
-from accounts.api import OrganizationView, TokenOrKeyAuthentication
 from accounts.models import Member
+from api.base import Call, Resource, operation
+from api.fields import Moment, Shape, Told
 from billing import balances, labels, usage_report
 from billing.credits import text
 from billing.labels import Sight
-from config.clock import utc_now
 from quotas import drawn, forecast, remaining
 from quotas.errors import NoActivePlan
 from quotas.standing import PlanState
@@ -21,34 +21,73 @@ from quotas.standing import PlanState
 TOP_MODELS = 5
 
 
-class StatusView(OrganizationView):
-    """Takes an ApiToken, or a gateway key: then it is about the key's member alone.
+class Period(Shape):
+    """The period of the quota that the member draws on. Credits are decimal text."""
 
-    `current_period`, `daily_burn_rate` and `projected_overage` are about the quota that the member draws on (their seat's, else the
-    organization's), `top_models` about the usage in the caller's reach. No upstream account is named (J3).
-    """
+    start = Moment()
+    end = Moment()
+    quota_limit = Told()
+    quota_used = Told()
+    quota_remaining = Told()
+    percent_used = serializers.FloatField()
 
-    authentication_classes = [TokenOrKeyAuthentication]
-    token_scope = api_tokens.STATUS
 
-    def get(self, request: Request) -> Response:
-        now, caller = utc_now(), self.caller(request)
-        member = caller.member
-        sight = labels.sight(member) if caller.token is not None else labels.own_sight(member)
+class TopModel(Shape):
+    model = Told()
+    credits_consumed = Told()
+    percent_of_total = serializers.FloatField()
+
+
+class Projection(Shape):
+    """Credits above the quota at the period's end; null while there are too few days to tell."""
+
+    low = Told(allow_null=True)
+    expected = Told(allow_null=True)
+    high = Told(allow_null=True)
+
+
+class StatusShape(Shape):
+    """Where the member stands."""
+
+    member = Told()
+    current_period = Period(allow_null=True, help_text="null: there is no plan to draw on.")
+    purchased_credits = Told()
+    top_models = TopModel(many=True)
+    daily_burn_rate = Told(allow_null=True, help_text="Credits a day, of complete days; null before the first.")
+    projected_overage = Projection()
+
+
+class Status(Resource):
+    @operation(
+        "getStatus",
+        tag="Usage",
+        summary="What is left, and how fast it goes",
+        description=(
+            "Takes a gateway key too: then it is about the key's member alone. `current_period`, `daily_burn_rate` and "
+            "`projected_overage` are about the quota that the member draws on (their seat's, else the organization's), "
+            "`top_models` about the usage in the caller's reach."
+        ),
+        scope=api_tokens.STATUS,
+        action=None,
+        answers=StatusShape,
+        takes_keys=True,
+    )
+    def get(self, call: Call) -> Any:
+        now, member = call.now, call.member
+        # No upstream account is named (J3).
+        sight = labels.sight(member) if call.token is not None else labels.own_sight(member)
         try:
             plan: PlanState | None = remaining.standing(member, now=now).plan
         except NoActivePlan:
             plan = None
         balance = balances.balance(member.organization_id)
-        return Response(
-            {
-                "member": member.user.email if member.user is not None else str(member),
-                "current_period": _period(plan, member) if plan is not None else None,
-                "purchased_credits": text(max(0, balance.granted - balance.drawn)),
-                "top_models": _top_models(sight, member, plan, now),
-                **_burn(member, plan, now),
-            }
-        )
+        return {
+            "member": member.user.email if member.user is not None else str(member),
+            "current_period": _period(plan, member) if plan is not None else None,
+            "purchased_credits": text(max(0, balance.granted - balance.drawn)),
+            "top_models": _top_models(sight, member, plan, now),
+            **_burn(member, plan, now),
+        }
 
 
 def _period(plan: PlanState, member: Member) -> dict[str, Any]:
@@ -100,3 +139,6 @@ def _burn(member: Member, plan: PlanState | None, now: datetime) -> dict[str, An
 def _percent(part: int, whole: int) -> float:
     """With one decimal, half up; 0 of nothing. A share, not an amount: amounts are decimal text."""
     return (part * 2000 + whole) // (2 * whole) / 10 if whole > 0 else 0.0
+
+
+urls = [path("status", Status.as_view(), name="api_status")]

@@ -1,0 +1,81 @@
+"""Looking after members: what one member may do with others. Pages, the API and commands of a person ask here.
+
+Owners manage everybody, leads the developers of their scope. Foreign members never come here: their doors found no row.
+"""
+
+from datetime import datetime
+from uuid import UUID
+
+from django.db import transaction
+
+from accounts import invitations, members, permissions, tenancy
+from accounts.errors import RoleNotYours
+from accounts.invitations import Link
+from accounts.models import Member, Team
+from accounts.permissions import Action
+
+
+def find(reader: Member, uuid: UUID | str, *, action: Action = Action.SEE_MEMBERS) -> Member:
+    """A current member of the reader's organization. Raises Http404; PermissionDenied where it is out of the reader's scope."""
+    current = Member.objects.current().select_related("organization", "user", "team")
+    found = tenancy.owned(current, reader.organization, uuid)
+    tenancy.demand(reader, action, of=found)
+    return found
+
+
+def team(manager: Member, uuid: UUID | str) -> Team:
+    """A team that the manager may put people into. Raises Http404, PermissionDenied."""
+    found = tenancy.owned(Team.objects.all(), manager.organization, uuid)
+    tenancy.demand(manager, Action.MANAGE_MEMBERS, team_id=found.pk)
+    return found
+
+
+def may_manage(manager: Member, found: Member) -> bool:
+    return permissions.can(manager, Action.MANAGE_MEMBERS, of=found) and permissions.may_give_role(
+        manager, found.role, team_id=found.team_id
+    )
+
+
+def invite(manager: Member, email: str, *, role: str, team: Team | None, name: str = "", now: datetime) -> Link:
+    """Makes the person a member at once, and the link by which they come in, to be shown this one time.
+
+    Raises RoleNotYours, PermissionDenied for a team that is not the manager's, and what `invitations.invite` raises.
+    """
+    check_role(manager, role)
+    tenancy.demand(manager, Action.MANAGE_MEMBERS, team_id=team.pk if team is not None else None)
+    return invitations.invite(manager.organization, email, role=role, team=team, name=name, by=manager.user, now=now)
+
+
+def change(
+    manager: Member,
+    found: Member,
+    *,
+    role: str | None = None,
+    team: Team | None = None,
+    has_team: bool = False,
+    fast_allowed: bool | None = None,
+    now: datetime,
+) -> Member:
+    """Gives the member another role, another team (`has_team`; None: the whole organization), or forbids fast mode, all or nothing.
+
+    Raises RoleNotYours, PermissionDenied, and what `members.change` raises.
+    """
+    role = found.role if role is None else role
+    wanted = team if has_team else found.team
+    if not may_manage(manager, found):
+        raise RoleNotYours("Leads look after the developers of their scope; others are an owner’s to change.")
+    check_role(manager, role)
+    if has_team:
+        tenancy.demand(manager, Action.MANAGE_MEMBERS, team_id=wanted.pk if wanted is not None else None)
+    with transaction.atomic():
+        if role != found.role or (wanted and wanted.pk) != found.team_id:
+            found = members.change(found, role=role, team=wanted, by=manager.user, now=now)
+        if fast_allowed is not None:
+            found = members.allow_fast_mode(found, fast_allowed, by=manager.user)
+    return found
+
+
+def check_role(manager: Member, role: str) -> None:
+    """Raises RoleNotYours unless the manager may give this role."""
+    if not permissions.may_give_role(manager, role, team_id=manager.team_id):
+        raise RoleNotYours("Leads invite developers and look after them; other roles are an owner’s to give.")

@@ -1,0 +1,93 @@
+"""Lists in pieces: opaque, signed cursors that name a place in the order, so rows that come meanwhile move nothing.
+
+A cursor holds for one organization, one path and one set of filters; any other one, or a forged one, is refused.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from django.core import signing
+from django.db.models import Model, Q, QuerySet
+from rest_framework.request import Request
+
+from api.errors import CursorInvalid
+
+M = TypeVar("M", bound=Model)
+
+DEFAULT_LIMIT, MOST_LIMIT = 50, 200
+CURSOR, LIMIT = "cursor", "limit"
+_SALT = "api.paging"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page begins: after (or, `is_back`, before) the row with these values of what it is ordered by."""
+
+    values: tuple[Any, ...]
+    is_back: bool
+
+
+def place(request: Request, organization_id: int) -> Place | None:
+    """What the `cursor` of the call says; None for the first page. Raises CursorInvalid."""
+    text = request.query_params.get(CURSOR)
+    if text is None:
+        return None
+    try:
+        found = signing.Signer(salt=_salt(request, organization_id), sep=".").unsign(text)
+        is_back, values = json.loads(signing.b64_decode(found.encode()))
+    except (signing.BadSignature, ValueError):
+        raise CursorInvalid("This cursor was not given out for this list. Begin without one.", param=CURSOR) from None
+    return Place(tuple(values), bool(is_back))
+
+
+def cursor(request: Request, organization_id: int, values: Sequence[Any], *, is_back: bool) -> str:
+    """The text of a place. `values` are what JSON can hold."""
+    raw = json.dumps([int(is_back), list(values)], separators=(",", ":")).encode()
+    return signing.Signer(salt=_salt(request, organization_id), sep=".").sign(signing.b64_encode(raw).decode())
+
+
+def link(request: Request, text: str) -> str:
+    """The address of the call with another cursor."""
+    query = {name: value for name, value in request.query_params.items() if name != CURSOR}
+    return request.build_absolute_uri(f"{request.path}?{urlencode({**query, CURSOR: text})}")
+
+
+def page(
+    request: Request,
+    organization_id: int,
+    rows: QuerySet[M],
+    shown: Callable[[M], dict[str, Any]],
+    *,
+    limit: int,
+    is_newest_first: bool = False,
+) -> dict[str, Any]:
+    """`{"results", "next", "previous"}` of rows in the order of their ids. One query beside what `shown` asks."""
+    at = place(request, organization_id)
+    is_back = at is not None and at.is_back
+    is_descending = is_newest_first != is_back
+    if at is not None:
+        [pk] = at.values
+        rows = rows.filter(Q(pk__lt=pk) if is_descending else Q(pk__gt=pk))
+    found = list(rows.order_by("-pk" if is_descending else "pk")[: limit + 1])
+    has_more, found = len(found) > limit, found[:limit]
+    if is_back:
+        found.reverse()
+    has_next = has_more if not is_back else True
+    has_previous = at is not None if not is_back else has_more
+
+    def to(row: M, *, back: bool) -> str:
+        return link(request, cursor(request, organization_id, [row.pk], is_back=back))
+
+    return {
+        "results": [shown(row) for row in found],
+        "next": to(found[-1], back=False) if found and has_next else None,
+        "previous": to(found[0], back=True) if found and has_previous else None,
+    }
+
+
+def _salt(request: Request, organization_id: int) -> str:
+    filters = sorted((name, value) for name, value in request.query_params.items() if name not in (CURSOR, LIMIT))
+    return json.dumps([_SALT, organization_id, request.path, filters])
