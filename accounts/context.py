@@ -73,6 +73,8 @@ def navigation(member: Member, current: str) -> tuple[Section, ...]:
         sections["You" if usage is Reach.OWN else "Money"].append(_link(member, "usage_report", "Usage report", current))
     if permissions.can(member, Action.SEE_MONEY):
         sections["Money"].append(_link(member, "invoices", "Plan & invoices", current))
+    if usage is not Reach.NONE:
+        sections["You" if usage is Reach.OWN else "Money"].append(_link(member, "jobs", "Exports", current))
     return tuple(Section(title, tuple(links)) for title, links in sections.items() if links)
 
 

@@ -1,5 +1,6 @@
 """The usage report and its files. Doors: they parse, ask for the report, render. Without JavaScript it is the same page."""
 
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -8,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIRequest
-from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
@@ -61,7 +62,7 @@ def usage_report_page(request: HttpRequest, member: Member) -> HttpResponse:
     sight = labels.sight(member)
     trouble = ""
     try:
-        choice = _choice(request, sight, now, member)
+        choice = choice_of(request.GET, sight, now, member)
     except RangeInvalid as error:
         trouble, choice = error.message, Choice(usage_report.this_period(sight, member, now), "period", {"range": "period"})
     groupings = usage_report.groupings(sight)
@@ -103,7 +104,7 @@ def usage_totals_csv(request: HttpRequest, member: Member) -> HttpResponseBase:
         raise Http404
     try:
         usage_report.check_grouping(sight, by)
-        choice = _choice(request, sight, now, member)
+        choice = choice_of(request.GET, sight, now, member)
     except RangeInvalid as error:
         return _refused(error)
     except GroupingForbidden as error:
@@ -120,7 +121,7 @@ def usage_rows_csv(request: HttpRequest, member: Member) -> HttpResponseBase:
     if not sight.sees_rows:
         raise PermissionDenied
     try:
-        choice = _choice(request, sight, now, member)
+        choice = choice_of(request.GET, sight, now, member)
     except RangeInvalid as error:
         return _refused(error)
     file = exports.RowsFile(sight, choice.range, with_bom=_with_bom(request))
@@ -128,9 +129,15 @@ def usage_rows_csv(request: HttpRequest, member: Member) -> HttpResponseBase:
 
 
 def _answer(request: HttpRequest, file: exports.File, name: str) -> HttpResponseBase:
+    return StreamingHttpResponse(
+        content_of(request, file), content_type="text/csv; charset=utf-8", headers=dict(exports.headers(name))
+    )
+
+
+def content_of(request: HttpRequest, file: exports.File) -> Iterator[bytes] | AsyncIterator[bytes]:
+    """The file's pieces, made as the client takes them."""
     # Under ASGI a sync iterator would be collected whole before its first byte goes out.
-    content = exports.stream(file) if isinstance(request, ASGIRequest) else exports.pieces_in_scope(file)
-    return StreamingHttpResponse(content, content_type="text/csv; charset=utf-8", headers=dict(exports.headers(name)))
+    return exports.stream(file) if isinstance(request, ASGIRequest) else exports.pieces_in_scope(file)
 
 
 def _refused(error: RangeInvalid) -> HttpResponse:
@@ -144,20 +151,20 @@ def _with_bom(request: HttpRequest) -> bool:
 # -------------------------------------------------------------------------------------------------------------- choices
 
 
-def _choice(request: HttpRequest, sight: Sight, now: datetime, member: Member) -> Choice:
+def choice_of(asked: QueryDict, sight: Sight, now: datetime, member: Member) -> Choice:
     """`range`: period (without one), previous, month (with `month`), custom (with `from` and `to`). Raises RangeInvalid."""
     zone = ZoneInfo(member.organization.timezone)
-    kind = request.GET.get("range", "period")
+    kind = asked.get("range", "period")
     if kind == "period":
         return Choice(usage_report.this_period(sight, member, now), kind, {"range": kind})
     if kind == "previous":
         chosen = usage_report.last_period(sight, member, now)
         return Choice(chosen, kind, {"range": kind})
     if kind == "month":
-        text = request.GET.get("month", "")
+        text = asked.get("month", "")
         return Choice(usage_report.month(text, zone), kind, {"range": kind, "month": text})
     if kind == "custom":
-        first, last = request.GET.get("from", ""), request.GET.get("to", "")
+        first, last = asked.get("from", ""), asked.get("to", "")
         if not first or not last:
             raise RangeInvalid("A range of your own needs its first and its last day.")
         chosen = usage_report.parsed(first, last, zone, names=("from", "to"))

@@ -7,7 +7,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 
 from accounts.models import Member, Organization
 from billing import credits, csvfile, ledger, subscriptions
@@ -30,14 +30,18 @@ class LedgerPage:
 
 def ledger_page(organization: Organization, *, before: UUID | None = None, with_usage: bool = True) -> LedgerPage:
     """PAGE entries older than `before` (None: the newest). An entry that is not the organization's is the beginning."""
-    rows = LedgerEntry.objects.for_organization(organization).order_by("-id")
-    if not with_usage:
-        rows = rows.exclude(kind__in=USAGE)
+    rows = ledger_rows(organization, with_usage=with_usage).order_by("-id")
     if before is not None:
         start = LedgerEntry.objects.for_organization(organization).filter(uuid=before).values_list("id", flat=True).first()
         rows = rows.filter(id__lt=start) if start is not None else rows
     found = list(rows[: PAGE + 1])
     return LedgerPage(found[:PAGE], found[PAGE - 1].uuid if len(found) > PAGE else None)
+
+
+def ledger_rows(organization: Organization, *, with_usage: bool = True) -> QuerySet[LedgerEntry]:
+    """The organization's entries, with or without what requests drew."""
+    rows = LedgerEntry.objects.for_organization(organization)
+    return rows if with_usage else rows.exclude(kind__in=USAGE)
 
 
 def used(entry: LedgerEntry) -> int:
@@ -72,11 +76,16 @@ def current_period(subscription: Subscription, now: datetime) -> SubscriptionPer
 
 
 def seats(organization: Organization, now: datetime) -> list[SubscriptionPeriod]:
-    """The current periods of active seats, by the member's name, at most 500."""
+    """The current periods of active seats, by the member, at most 500."""
+    return list(seat_rows(organization, now).order_by("subscription__member_id")[:500])
+
+
+def seat_rows(organization: Organization, now: datetime) -> QuerySet[SubscriptionPeriod]:
+    """The current periods of active seats, with member and plan."""
     rows = SubscriptionPeriod.objects.filter(
         organization=organization, starts_at__lte=now, ends_at__gt=now, subscription__ended_at=None
     ).exclude(subscription__member=None)
-    return list(rows.select_related("subscription__member__user", "subscription__plan").order_by("subscription__member_id")[:500])
+    return rows.select_related("plan", "subscription__member__user", "subscription__plan")
 
 
 # --------------------------------------------------------------------------------------------------------------- files

@@ -11,7 +11,7 @@ from typing import Any
 
 _context: ContextVar[Mapping[str, Any]] = ContextVar("weir_log_context", default={})  # noqa: B039 (never mutated)
 
-_IN_PATHS = re.compile(r"""(/join/|/password/reset/key/|/confirm-email/)[^\s/?"'\\<>]+""")
+_IN_PATHS = re.compile(r"""(/join/|/files/|/withdraw/|/password/reset/key/|/confirm-email/)[^\s/?"'\\<>]+""")
 """What stands behind these opens a door for whoever reads it; Django logs the path of every refused request."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from quotas import alerts_page, limits_page, members_page, pages, request_pages
+from quotas import alerts_page, files_page, jobs_page, limits_page, members_page, pages, request_pages
 
 urlpatterns = [
     path("o/<slug:slug>/key", pages.key, name="key"),
@@ -12,6 +12,7 @@ urlpatterns = [
     path("o/<slug:slug>/key/<uuid:uuid>/rotate", pages.rotate_key, name="rotate_key"),
     path("o/<slug:slug>/key/<uuid:uuid>/revoke", pages.revoke_key, name="revoke_key"),
     path("o/<slug:slug>/members", members_page.members_page, name="members"),
+    path("o/<slug:slug>/members.csv", jobs_page.members_csv, name="members_csv"),
     path("o/<slug:slug>/members/invite", members_page.invite, name="invite_member"),
     path("o/<slug:slug>/members/limits", limits_page.set_limit, name="set_limit"),
     path("o/<slug:slug>/members/limits/<uuid:uuid>", limits_page.change_limit, name="change_limit"),
@@ -31,6 +32,11 @@ urlpatterns = [
     path("o/<slug:slug>/alerts/endpoints/<uuid:uuid>/remove", alerts_page.remove_endpoint, name="remove_endpoint"),
     path("o/<slug:slug>/alerts/<uuid:uuid>/acknowledge", alerts_page.acknowledge, name="acknowledge_alert"),
     path("o/<slug:slug>/overview", pages.overview_page, name="overview"),
+    path("o/<slug:slug>/jobs", jobs_page.jobs_page, name="jobs"),
+    path("o/<slug:slug>/jobs/<uuid:uuid>", jobs_page.job, name="job"),
+    path("o/<slug:slug>/jobs/<uuid:uuid>/file", files_page.job_file, name="job_file"),
+    path("o/<slug:slug>/jobs/<uuid:uuid>/stop", jobs_page.stop_job, name="stop_job"),
+    path("files/<str:token>", files_page.signed_file, name="signed_file"),
     path("o/<slug:slug>/requests", request_pages.request_log_page, name="request_log"),
     path("o/<slug:slug>/requests/<str:name>", request_pages.request_page, name="request"),
 ]

@@ -36,7 +36,9 @@ def test_the_context_is_added_and_ends() -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("path", ["/join/{}", "/accounts/password/reset/key/1-{}/", "/accounts/confirm-email/{}/"])
+@pytest.mark.parametrize(
+    "path", ["/join/{}", "/accounts/password/reset/key/1-{}/", "/accounts/confirm-email/{}/", "/files/{}", "/withdraw/{}"]
+)
 def test_what_opens_a_door_by_standing_in_a_path_is_in_no_line(path: str) -> None:
     """Django logs the path of what it refuses, here for the token of a form that lacks, and for what it does not find."""
     stream = io.StringIO()

@@ -280,6 +280,8 @@ ALLOWED = {
     "accounts/snapshots.py": "which organization a key is of",
     "accounts/tenancy.py": "which organizations a person belongs to",
     "billing/aliases.py": "whose requests an alias prices",
+    "accounts/job_running.py": "which organization a job is of, and walks over all",
+    "accounts/jobs.py": "which organization a signed link is of",
     "billing/joining.py": "a link makes the first organization",
     "billing/partitions.py": "moves rows of all",
     "billing/purchases.py": "which organization a payment is of",

@@ -41,6 +41,11 @@ OPERATORS = Rule(get=(302, 404), post=(302, 404))
 OWN = Rule(get=(200, 302), post=(302, 405))
 """Leads to what is one's own."""
 
+CONFIRMED = Rule(get=(302,), post=(302,))
+"""A change of how one signs in: first one shows again that it is oneself."""
+NOTHING_YET = Rule(get=(302, 404), post=(302, 404, 405))
+"""Of a factor or of codes that one does not have."""
+
 API = Rule(get=(401,), post=(401,))
 """A session is nobody there: a token says who calls."""
 
@@ -56,8 +61,8 @@ RULES: dict[str, Rule] = {
     "accounts/signup/": OPEN,
     "accounts/login/code/confirm/": OPEN,
     "accounts/reauthenticate/": Rule(get=(200, 302), post=(200, 302)),
-    "accounts/reauthenticate/code/": Rule(get=(200, 302, 404), post=(200, 302, 404)),
-    "accounts/reauthenticate/code/confirm/": Rule(get=(200, 302, 404), post=(200, 302, 404)),
+    "accounts/reauthenticate/code/": Rule(get=(302, 403), post=(302, 403)),
+    "accounts/reauthenticate/code/confirm/": Rule(get=(302, 403), post=(302, 403)),
     "accounts/email/": Rule(get=(200, 302), post=(200, 302)),
     "accounts/confirm-email/": OPEN,
     "accounts/confirm-email/<key>/": Rule(get=(200, 302, 404), post=(302, 404)),
@@ -67,6 +72,28 @@ RULES: dict[str, Rule] = {
     "accounts/password/reset/done/": OPEN,
     "accounts/password/reset/key/<uidb36>-<key>/": Rule(get=(200, 302), post=(200, 302)),
     "accounts/password/reset/key/done/": OPEN,
+    "accounts/security/": Rule(get=(200, 302), post=(302, 405)),
+    "accounts/security/sessions/end": Rule(get=(302, 405), post=(302,)),
+    "accounts/security/sessions/end-others": Rule(get=(302, 405), post=(302,)),
+    "accounts/security/again": Rule(get=(200, 302), post=(302, 405)),
+    # A passkey of somebody else's is as missing as none; a confirmation is asked for before either is said.
+    "accounts/security/passkeys/<slug:name>/rename": CONFIRMED,
+    "accounts/security/passkeys/<slug:name>/remove": CONFIRMED,
+    "accounts/2fa/": OWN,
+    "accounts/2fa/authenticate/": OWN,
+    "accounts/2fa/reauthenticate/": OWN,
+    "accounts/2fa/totp/activate/": CONFIRMED,
+    "accounts/2fa/totp/deactivate/": NOTHING_YET,
+    "accounts/2fa/recovery-codes/": NOTHING_YET,
+    "accounts/2fa/recovery-codes/generate/": CONFIRMED,
+    "accounts/2fa/recovery-codes/download/": NOTHING_YET,
+    "accounts/2fa/webauthn/": OWN,
+    "accounts/2fa/webauthn/add/": CONFIRMED,
+    "accounts/2fa/webauthn/reauthenticate/": OWN,
+    "accounts/2fa/webauthn/login/": OWN,
+    "accounts/2fa/webauthn/keys/<int:pk>/remove/": NOTHING_YET,
+    "accounts/2fa/webauthn/keys/<int:pk>/edit/": NOTHING_YET,
+    "accounts/sessions/": OWN,
     "join/<str:token>": FOREIGN,
     "withdraw/<str:token>": FOREIGN,
     # Nobody's session matters there; a provider without a secret is unknown.
@@ -118,6 +145,12 @@ RULES: dict[str, Rule] = {
     "o/<slug:slug>/pool/<uuid:uuid>/strategy": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/requests": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/requests/<str:name>": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/members.csv": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/jobs": FOREIGN,
+    "o/<slug:slug>/jobs/<uuid:uuid>": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/jobs/<uuid:uuid>/file": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/jobs/<uuid:uuid>/stop": Rule(get=(405,), post=(404,)),
+    "files/<str:token>": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/invoices": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/invoices/plan": FOREIGN,
     "o/<slug:slug>/invoices/plan/keep": Rule(get=(405,), post=(404,)),
@@ -127,20 +160,20 @@ RULES: dict[str, Rule] = {
     "o/<slug:slug>/usage": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/usage/totals.csv": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/usage/requests.csv": Rule(get=(404,), post=(405,)),
-    "api/v1/status": API,
-    "api/v1/usage": API,
-}
-
-
-def routes(patterns: Any = None, prefix: str = "") -> Iterator[str]:
     "api/v1/schema": OPEN,
     "api/v1/docs": OPEN,
-    """Every route of the project's URL table, spelled as declared; regular expressions as named groups."""
-    for entry in patterns if patterns is not None else get_resolver().url_patterns:
+    "api/v1/status": API,
+    "api/v1/usage": API,
     "api/v1/me": API,
     "api/v1/members": API,
     "api/v1/members/<uuid:uuid>": API,
     "api/v1/<path:rest>": FOREIGN,
+}
+
+
+def routes(patterns: Any = None, prefix: str = "") -> Iterator[str]:
+    """Every route of the project's URL table, spelled as declared; regular expressions as named groups."""
+    for entry in patterns if patterns is not None else get_resolver().url_patterns:
         if isinstance(entry.pattern, RoutePattern):
             text = str(entry.pattern)
         else:
