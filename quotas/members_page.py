@@ -26,7 +26,7 @@ from accounts.permissions import Action
 from billing import joining
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import boost_forms, levels, refused, requests, rights
+from quotas import boost_forms, levels, live, refused, requests, rights
 from quotas.boost_forms import InviteForm, RoleForm, told
 from quotas.models import Limit
 
@@ -79,6 +79,7 @@ def show_members(
         "roles": _roles(member),
         "link": link,
         "path": reverse("members", kwargs={"slug": member.organization.slug}),
+        "live_seen": live.seen(member),
         "is_list": True,
     }
     return render(request, "quotas/members.html", page, status=status)

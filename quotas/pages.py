@@ -22,7 +22,7 @@ from billing import overview
 from billing.overview import Days, Spender, Whose
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import boost_forms, burn, levels, overview_parts, refused, remaining, requests
+from quotas import boost_forms, burn, levels, live, overview_parts, refused, remaining, requests, running
 from quotas.boost_forms import AskForm
 from quotas.errors import Degraded, NoActivePlan, Stale
 from quotas.models import Limit, LimitRequest
@@ -79,6 +79,7 @@ def _key_page(
     if request.headers.get("HX-Target") == "keys":
         return render(request, "quotas/_keys.html", part, status=status)
     whose = Whose(member.organization, member_id=member.pk)
+    newest = overview.newest(whose, now=now, count=OWN_ROWS)
     days = overview.days_by_model(whose, until=now.astimezone(frame["zone"]).date(), count=DAYS)
     page = {
         **part,
@@ -87,7 +88,9 @@ def _key_page(
         "example_model": EXAMPLE_MODEL,
         "days": days,
         "spark": _spark(days.totals),
-        "requests": overview.newest(whose, now=now, count=OWN_ROWS),
+        "requests": newest,
+        "running": running.shown(whose),
+        "live_seen": live.seen(member, usage=newest[0].request_id if newest else ""),
         "refusals": refused.own(member),
         "path": reverse("key", kwargs={"slug": member.organization.slug}),
         **_asking(request, member, ask_form, frame["zone"], now),
@@ -228,16 +231,6 @@ def revoke_key(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse
     return _keys_page(member, found)
 
 
-def _whose(member: Member, action: Action) -> Whose:
-    """The rows that the member sees."""
-    reach = permissions.reach(member, action)
-    if reach is Reach.WHOLE:
-        return Whose(member.organization)
-    if reach is Reach.SCOPE:
-        return Whose(member.organization, team_id=member.team_id)
-    return Whose(member.organization, member_id=member.pk)
-
-
 @never_cache
 @require_safe
 @tenancy.page(Action.SEE_USAGE)
@@ -245,12 +238,13 @@ def overview_page(request: HttpRequest, member: Member) -> HttpResponse:
     now = utc_now()
     frame = context.frame(member, "overview", now)
     zone: ZoneInfo = frame["zone"]
-    whose = _whose(member, Action.SEE_USAGE)
+    whose = live.whose(member, Action.SEE_USAGE)
     days = overview.days_by_model(whose, until=now.astimezone(zone).date(), count=DAYS)
     is_own = whose.member_id is not None
     sees_requests = permissions.reach(member, Action.SEE_REQUESTS) is not Reach.NONE
     start = overview.midnight(days.days[0], zone)
     spenders = [] if is_own else overview.spenders(whose, start=start, end=now)
+    newest = overview.newest(live.whose(member, Action.SEE_REQUESTS), now=now) if sees_requests else []
     page = {
         **frame,
         # A developer's quota is the one they draw on, which may be a seat's; everybody else looks at the organization's.
@@ -269,10 +263,11 @@ def overview_page(request: HttpRequest, member: Member) -> HttpResponse:
         "highest": max(zip(days.totals, days.days, strict=True), default=None),
         "spenders": _ranked(spenders, member, now),
         "sees_requests": sees_requests,
-        "requests": overview.newest(_whose(member, Action.SEE_REQUESTS), now=now) if sees_requests else [],
+        "requests": newest,
+        "live_seen": live.seen(member, usage=(newest[0].request_id if newest else "") if sees_requests else None),
     }
     if sees_requests:
-        refusals = overview_parts.refused_today(_whose(member, Action.SEE_REQUESTS), days.days, zone)
+        refusals = overview_parts.refused_today(live.whose(member, Action.SEE_REQUESTS), days.days, zone)
         page |= {"refused": refusals, "refused_spark": _spark(refusals.days)}
     if page["standing"]:
         plan: PlanState = page["standing"].plan

@@ -198,14 +198,17 @@ def of_organization(organization: Organization, *, now: datetime) -> Standing:
     return with_newest(organization.pk, read)
 
 
-async def live_standing(member: Member, *, now: datetime) -> Standing:
-    """As `standing`, from the event loop's shared snapshots: no SQL while the configuration stays. Raises the same."""
+async def live_standing(member: Member, *, now: datetime, is_whole: bool = False) -> Standing:
+    """As `standing`, or with `is_whole` as `of_organization`, from the event loop's shared snapshots: no SQL while the
+    configuration stays. Raises the same."""
+    asked = Who(key_id=0, member_id=0, team_id=None) if is_whole else who(member)
     redis, cache = client(), snapshot.cache()
     loaded = await cache.get(member.organization_id)
     for attempt in range(TRIES):
         try:
-            usage = await admission.usage(redis, loaded, who(member))
-            limited = [(key, await admission.usage(redis, loaded, key)) for key in _limited_keys(loaded, member.pk)]
+            usage = await admission.usage(redis, loaded, asked)
+            keys = [] if is_whole else _limited_keys(loaded, member.pk)
+            limited = [(key, await admission.usage(redis, loaded, key)) for key in keys]
             return _standing(usage, limited, now)
         except Stale as stale:
             if attempt + 1 == TRIES:

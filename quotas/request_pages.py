@@ -21,8 +21,9 @@ from accounts.permissions import Action
 from billing import labels, usage_log
 from billing.labels import Accounts, Labels, Sight
 from billing.overview import Whose
+from billing.usage_log import Wanted
 from config.clock import utc_now
-from quotas import request_filters, request_log, request_told
+from quotas import live, request_filters, request_log, request_told, running
 from quotas.errors import FilterRefused
 from quotas.models import Refusal
 from quotas.refused import Told
@@ -66,6 +67,8 @@ def request_log_page(request: HttpRequest, member: Member) -> HttpResponse:
             "sums": request_log.sums(whose, wanted, now=now) if is_first else None,
             "refused": request_log.refused_count(whose, wanted) if is_first else 0,
             "rows": _rows(sight, page.entries, names),
+            "running": _running(sight, wanted, names, now) if is_first else [],
+            "live_seen": live.seen(member),
             "older": chosen.url(before=page.older) if page.older else "",
             "newer": chosen.url(after=page.newer) if page.newer else "",
             "looked_to": datetime.fromtimestamp(int(page.older), zone) if page.older.isdigit() else None,
@@ -133,6 +136,22 @@ def _shown(sight: Sight) -> dict[str, Any]:
 def _fields(sight: Sight, chosen: Chosen, names: Labels, entries: Any) -> dict[str, Any]:
     seen = {entry.logged.row.model_served or entry.logged.row.model_asked for entry in entries if entry.logged is not None}
     return request_filters.options(sight, chosen, names, models_seen=seen)
+
+
+def _running(sight: Sight, wanted: Wanted, names: Labels, now: datetime) -> list[dict[str, Any]]:
+    """Requests that run now and would be looked for; what they will have cost, and by which account, nobody knows yet."""
+    if wanted.status or wanted.account_id is not None or (wanted.end is not None and wanted.end <= now):
+        return []
+    rows = [
+        row
+        for row in running.shown(sight.whose)
+        if wanted.member_id in (None, row.member_id)
+        and wanted.team_id in (None, row.team_id)
+        and wanted.key_id in (None, row.key_id)
+        and wanted.model in ("", row.model)
+    ]
+    members = names.members(row.member_id for row in rows)
+    return [{"row": row, "member": members[row.member_id].name if row.member_id in members else "somebody"} for row in rows]
 
 
 def _rows(sight: Sight, entries: Any, names: Labels) -> list[dict[str, Any]]:

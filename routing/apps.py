@@ -7,7 +7,9 @@ class RoutingConfig(AppConfig):
     name = "routing"
 
     def ready(self) -> None:
+        from config import live_marks as marks
         from config import snapshot
-        from routing import snapshots
+        from routing import live_marks, snapshots
 
         snapshot.register_loader("routing", snapshots.load)
+        marks.register("pool", live_marks.read)

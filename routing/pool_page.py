@@ -127,8 +127,6 @@ def show(
         "path": path(member),
         "query": f"?pool={chosen.uuid}&" if chosen is not None and len(own) > 1 else "?",
         "may_manage": may_manage,
-        # What nobody is working on is kept fresh.
-        "is_quiet": shown == Shown(),
         "link": shown.link,
         "link_of": shown.link_of,
         **_strategy(chosen, shown),

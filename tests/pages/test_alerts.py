@@ -55,7 +55,7 @@ def text(page: str) -> str:
 
 
 def answer(page: str) -> str:
-    [found] = re.findall(r'<p class="answer" id="answer">(.*?)</p>', page, re.S)
+    [found] = re.findall(r'<p class="answer" id="answer"[^>]*>(.*?)</p>', page, re.S)
     return text(found)
 
 

@@ -1,4 +1,4 @@
-"""The live number: who may hear it, that it moves when it is announced, and that it ends with the membership."""
+"""The live socket: who may hear it, that numbers and marks move, and that it ends with the membership, the role and the session."""
 
 import asyncio
 import json
@@ -46,11 +46,13 @@ def cookie(member: Member) -> str:
     return made.signed_in(member).cookies["sessionid"].value
 
 
-def socket(member: Member, session: str, *, origin: str = "http://testserver", slug: str | None = None) -> WebsocketCommunicator:
+def socket(
+    member: Member, session: str, *, page: str = "key", origin: str = "http://testserver", slug: str | None = None
+) -> WebsocketCommunicator:
     headers = [(b"cookie", f"sessionid={session}".encode()), (b"origin", origin.encode()), (b"host", b"testserver")]
     # As in config.asgi; made here, because the validator reads ALLOWED_HOSTS when it is made.
     front = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(consumers.websocket_urlpatterns)))
-    return WebsocketCommunicator(front, f"o/{slug or member.organization.slug}/key", headers=headers)
+    return WebsocketCommunicator(front, f"o/{slug or member.organization.slug}/live?page={page}", headers=headers)
 
 
 async def opened(communicator: WebsocketCommunicator) -> WebsocketCommunicator:
@@ -60,7 +62,20 @@ async def opened(communicator: WebsocketCommunicator) -> WebsocketCommunicator:
 
 
 async def heard(communicator: WebsocketCommunicator, seconds: float = 5) -> dict[str, Any]:
-    return json.loads(await communicator.receive_from(timeout=seconds))
+    """What is told next; that nothing moved is no news."""
+    while (told := json.loads(await communicator.receive_from(timeout=seconds))) == {"type": "still"}:
+        pass
+    return told
+
+
+async def hears_nothing(communicator: WebsocketCommunicator, seconds: float) -> bool:
+    """Nothing new within a time; that nothing moved may be said."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while not await communicator.receive_nothing(timeout=max(0.05, until - loop.time())):
+        if json.loads(await communicator.receive_from()) != {"type": "still"}:
+            return False
+    return True
 
 
 async def closes(communicator: WebsocketCommunicator, seconds: float = 5) -> int:
@@ -75,7 +90,8 @@ async def test_the_number_is_told_at_once_and_again_when_usage_is_announced() ->
     session = await in_thread(cookie, member)
     communicator = await opened(socket(member, session))
     first = await heard(communicator)
-    assert (first["type"], first["left"], first["deciding"], first["newest"]) == ("usage", "1,000,000", "plan", "")
+    assert (first["type"], first["left"], first["deciding"], first["running"]) == ("live", "1,000,000", "plan", 0)
+    assert first["marks"]["usage"] == live.usage_mark("")
     assert first["meters"] == [
         {
             "id": "plan",
@@ -97,13 +113,14 @@ async def test_the_number_is_told_at_once_and_again_when_usage_is_announced() ->
     await in_thread(live.announce, member.organization_id)
     held = await heard(communicator)
     assert (held["left"], held["meters"][0]["held"], held["meters"][0]["used"]) == ("999,750", "250", "0")
+    assert held["marks"]["usage"] == live.usage_mark("")
     await admission.release(weir_redis.client(), hold.hold)
     await in_thread(live.announce, member.organization_id)
     assert (await heard(communicator))["left"] == "1,000,000"
 
     row = await in_thread(made.used, key.row, made.CREDIT, at=utc_now() - timedelta(seconds=1))
     await in_thread(live.announce, member.organization_id)
-    assert (await heard(communicator))["newest"] == row.request_id
+    assert (await heard(communicator))["marks"]["usage"] == live.usage_mark(row.request_id)
     await communicator.disconnect()
 
 
@@ -135,10 +152,10 @@ async def test_many_announcements_are_told_once_a_second_at_most() -> None:
     last = await in_thread(made.used, key, made.CREDIT, at=utc_now())
     await in_thread(live.announce, member.organization_id)
     told = await heard(communicator)
-    if told["newest"] != last.request_id:
+    if told["marks"]["usage"] != live.usage_mark(last.request_id):
         told = await heard(communicator)
-    assert told["newest"] == last.request_id
-    assert await communicator.receive_nothing(timeout=1.5)
+    assert told["marks"]["usage"] == live.usage_mark(last.request_id)
+    assert await hears_nothing(communicator, 1.5)
     await communicator.disconnect()
 
 
@@ -149,7 +166,7 @@ async def test_another_organizations_usage_is_not_heard() -> None:
     await heard(communicator)
     await in_thread(made.used, (await in_thread(factories.api_key, other)).row, made.CREDIT)
     await in_thread(live.announce, other.organization_id)
-    assert await communicator.receive_nothing(timeout=1.5)
+    assert await hears_nothing(communicator, 1.5)
     await communicator.disconnect()
 
 
@@ -217,7 +234,7 @@ async def test_what_a_page_sends_is_ignored() -> None:
     communicator = await opened(socket(member, await in_thread(cookie, member)))
     await heard(communicator)
     await communicator.send_to(text_data='{"type": "usage.moved"}')
-    assert await communicator.receive_nothing(timeout=1.2)
+    assert await hears_nothing(communicator, 1.2)
     await communicator.disconnect()
 
 

@@ -99,7 +99,7 @@ def row(page: str, account: PoolAccount) -> str:
 
 
 def answer(page: str) -> str:
-    [found] = re.findall(r'<p class="answer" id="answer">(.*?)</p>', page, re.S)
+    [found] = re.findall(r'<p class="answer" id="answer"[^>]*>(.*?)</p>', page, re.S)
     return " ".join(re.sub(r"<[^>]+>", "", found).split())
 
 
@@ -366,11 +366,15 @@ class TestAway:
         assert "The live state does not answer, so nobody can say." in page
 
 
-def test_it_is_kept_fresh_unless_somebody_works_on_it(world: World) -> None:
+def test_it_is_live_and_a_row_that_somebody_works_on_is_marked(world: World) -> None:
     account = world.sign_in("Ada")
-    assert 'hx-trigger="every 60s"' in get(world.lead)
-    for query in (f"?open={account.uuid}", "?add=key"):
-        assert "every 60s" not in get(world.lead, query)
+    page = get(world.lead)
+    assert f'data-live="/ws/o/{world.lead.organization.slug}/live?page=pool"' in page
+    for part in ("counts", "answer", "accounts", "resets"):
+        assert f'id="{part}" data-part="pool config"' in page
+    # live.js leaves a part alone that has an open form in it.
+    assert "data-open>" not in page
+    assert "data-open>" in get(world.lead, f"?open={account.uuid}")
 
 
 class TestCost:
