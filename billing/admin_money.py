@@ -1,23 +1,24 @@
-"""Operators' pages of money: ledger, lots and invoices, which nobody changes, and purchases. All that moves calls the domain."""
+"""The admin's pages of money: ledger, lots and invoices, which nobody changes, and purchases. All that moves calls the domain."""
 
 import uuid
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.db import models
 from django.db.models import QuerySet
 from django.forms import ModelForm
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanWidget
+from django.http import HttpRequest
+from unfold.widgets import UnfoldAdminTextInputWidget, UnfoldBooleanWidget
 
-from accounts.backoffice import OperatorAdmin
+from accounts import administration
+from accounts.backoffice import OF_ORGANIZATION, InstallAdmin, LogAdmin, OperatorAdmin, actor, operator
 from accounts.models import Organization, User
+from accounts.permissions import Action
 from billing import credits, invoicing, ledger, purchases
 from billing.models import CreditLot, Invoice, InvoiceLine, InvoiceSeries, LedgerEntry, Purchase
 from config.clock import utc_now
-from config.errors import DomainError
 
 
 class CreditsField(forms.CharField):
@@ -36,7 +37,9 @@ class CreditsField(forms.CharField):
 class MoveForm(forms.ModelForm):  # type: ignore[type-arg]
     """What every movement of credits by hand says. `reference` keeps a form that is sent twice from moving twice."""
 
-    organization = forms.ModelChoiceField(Organization.objects.all(), widget=UnfoldAdminSelectWidget)
+    organization = forms.ModelChoiceField(
+        Organization.objects.all(), widget=AutocompleteSelect(CreditLot._meta.get_field("organization"), admin.site)
+    )
     how_many = CreditsField(label="Credits")
     reason = forms.CharField(max_length=200, help_text="Stands in the ledger.", widget=UnfoldAdminTextInputWidget)
     reference = forms.CharField(widget=forms.HiddenInput)
@@ -75,7 +78,7 @@ class MovingAdmin(OperatorAdmin):
     form_fields: ClassVar[tuple[str, ...]] = ()
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        return isinstance(request.user, User) and request.user.is_superuser
+        return administration.is_operator(request)
 
     def get_fields(self, request: HttpRequest, obj: models.Model | None = None) -> list[str]:
         return super().get_fields(request, obj) if obj is not None else list(self.form_fields)
@@ -86,17 +89,8 @@ class MovingAdmin(OperatorAdmin):
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         return {**super().get_changeform_initial_data(request), "reference": str(uuid.uuid4())}
 
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        try:
-            answer: HttpResponse = super().add_view(request, form_url, extra_context)
-        except DomainError as error:
-            messages.error(request, error.message)
-            return redirect(request.get_full_path())
-        return answer
-
     def save_form(self, request: HttpRequest, form: "ModelForm[Any]", change: bool) -> Any:
-        assert isinstance(request.user, User)
-        return self.move(form.cleaned_data, request.user)
+        return self.move(form.cleaned_data, operator(request))
 
     def save_model(self, request: HttpRequest, obj: Any, form: "ModelForm[Any]", change: bool) -> None:
         """The domain function has written it."""
@@ -114,10 +108,12 @@ class CreditLotAdmin(MovingAdmin):
 
     form = GrantForm
     form_fields = ("organization", "how_many", "reason", "never_expires", "reference")
+    seen_by = Action.SEE_MONEY
     list_display = ("organization", "kind", "amount_text", "left_text", "expires_at", "created_at", "note")
-    list_filter = ("kind", ("expires_at", admin.EmptyFieldListFilter), "organization")
+    list_filter = ("kind", ("expires_at", admin.EmptyFieldListFilter), OF_ORGANIZATION, "created_at")
     list_select_related = ("organization",)
     search_fields = ("=reference", "=uuid", "=organization__slug", "note")
+    date_hierarchy = "created_at"
     ordering = ("-id",)
     derived = ("amount_text", "left_text")
 
@@ -142,16 +138,18 @@ class CreditLotAdmin(MovingAdmin):
 
 
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(MovingAdmin):
+class LedgerEntryAdmin(LogAdmin, MovingAdmin):
     """Added by adjusting credits: a correction is a new entry that names the old one."""
 
     form = AdjustForm
     form_fields = ("organization", "how_many", "reason", "corrects", "reference")
+    seen_by = Action.SEE_MONEY
     list_display = ("occurred_at", "organization", "kind", "debit", "credit", "amount_text", "reference", "reason")
-    list_filter = ("kind", "organization")
+    list_filter = ("kind", OF_ORGANIZATION, "occurred_at")
     list_select_related = ("organization",)
-    search_fields = ("=reference", "=uuid", "=request_id", "=organization__slug")
-    ordering = ("-id",)
+    search_fields = ("=reference", "=request_id", "=organization__slug")
+    search_help_text = "A reference or a request’s id as a whole, an organization’s slug, or a member’s address."
+    words = ("reference", "request_id")
     derived = ("amount_text",)
 
     def move(self, said: dict[str, Any], operator: User) -> LedgerEntry:
@@ -174,10 +172,13 @@ class LedgerEntryAdmin(MovingAdmin):
 
 @admin.register(Purchase)
 class PurchaseAdmin(OperatorAdmin):
+    seen_by = Action.SEE_MONEY
     list_display = ("created_at", "organization", "provider", "payment_id", "credits_text", "amount", "currency", "status")
-    list_filter = ("status", "provider", "organization")
+    list_filter = ("status", "provider", OF_ORGANIZATION, "created_at")
     list_select_related = ("organization",)
     search_fields = ("=payment_id", "=uuid", "=organization__slug")
+    member_hidden = ("payload",)
+    date_hierarchy = "created_at"
     ordering = ("-id",)
     derived = ("credits_text",)
     actions = ("complete", "refund")
@@ -188,7 +189,7 @@ class PurchaseAdmin(OperatorAdmin):
 
     @admin.action(description="Complete: the payment has arrived")
     def complete(self, request: HttpRequest, queryset: QuerySet[Purchase]) -> None:
-        actor = _operator(request)
+        by = actor(request)
 
         def change(row: Purchase) -> None:
             purchases.complete(
@@ -199,16 +200,16 @@ class PurchaseAdmin(OperatorAdmin):
                 price=row.amount,
                 currency=row.currency,
                 now=utc_now(),
-                actor=actor,
+                actor=by,
             )
 
         self.apply(request, queryset, "completed", change)
 
     @admin.action(description="Refund: take back what is left of the credits")
     def refund(self, request: HttpRequest, queryset: QuerySet[Purchase]) -> None:
-        actor = _operator(request)
+        by = actor(request)
         self.apply(
-            request, queryset, "refunded", lambda row: purchases.refund(row.provider, row.payment_id, now=utc_now(), actor=actor)
+            request, queryset, "refunded", lambda row: purchases.refund(row.provider, row.payment_id, now=utc_now(), actor=by)
         )
 
 
@@ -216,10 +217,12 @@ class PurchaseAdmin(OperatorAdmin):
 class InvoiceAdmin(OperatorAdmin):
     """As issued. What is wrong is taken back by a credit note."""
 
+    seen_by = Action.SEE_MONEY
     list_display = ("printed_number", "organization", "kind", "corrects", "issued_at", "total", "currency", "credits_text")
-    list_filter = ("kind", "currency", "organization")
+    list_filter = ("kind", "currency", OF_ORGANIZATION, "issued_at")
     list_select_related = ("organization", "corrects", "series", "corrects__series")
     search_fields = ("=uuid", "=organization__slug", "customer_name")
+    date_hierarchy = "issued_at"
     ordering = ("-id",)
     derived = ("printed_number", "credits_text", "printed_lines")
     actions = ("take_back",)
@@ -238,19 +241,20 @@ class InvoiceAdmin(OperatorAdmin):
 
     @admin.action(description="Take back all that is left, by a credit note")
     def take_back(self, request: HttpRequest, queryset: QuerySet[Invoice]) -> None:
-        actor = _operator(request)
+        by = actor(request)
         self.apply(
             request,
             queryset,
             "taken back",
-            lambda row: invoicing.credit_note(row, reason="Taken back by the operator", by=actor, now=utc_now()),
+            lambda row: invoicing.credit_note(row, reason="Taken back by the operator", by=by, now=utc_now()),
         )
 
 
 @admin.register(InvoiceLine)
 class InvoiceLineAdmin(OperatorAdmin):
+    seen_by = Action.SEE_MONEY
     list_display = ("invoice", "position", "kind", "description", "credits_text", "quantity", "unit_price", "amount")
-    list_filter = ("kind", "organization")
+    list_filter = ("kind", OF_ORGANIZATION)
     list_select_related = ("invoice__series",)
     search_fields = ("description", "=invoice__uuid", "=organization__slug")
     ordering = ("-invoice", "position")
@@ -262,14 +266,9 @@ class InvoiceLineAdmin(OperatorAdmin):
 
 
 @admin.register(InvoiceSeries)
-class InvoiceSeriesAdmin(OperatorAdmin):
+class InvoiceSeriesAdmin(InstallAdmin):
     """One for each organization that was ever invoiced; the next number is taken by the next invoice."""
 
     list_display = ("name", "next_number")
     list_filter = ("next_number",)
     search_fields = ("=name",)
-
-
-def _operator(request: HttpRequest) -> User:
-    assert isinstance(request.user, User)
-    return request.user

@@ -1,10 +1,9 @@
-"""Operators' pages of rates: cards and their imports, rows, aliases, organizations' own prices. Rows are dated, never changed."""
+"""The admin's pages of rates: cards and their imports, rows, aliases, organizations' own prices. Rows are dated, never changed."""
 
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse
@@ -14,8 +13,9 @@ from django.utils.html import format_html
 from django.views.decorators.http import require_POST
 from unfold.decorators import action
 
-from accounts.backoffice import OperatorAdmin
-from accounts.models import User
+from accounts.backoffice import OF_ORGANIZATION, InstallAdmin, operator
+from accounts.models import Member, User
+from accounts.permissions import Action
 from billing import aliases, credits, overrides, ratecard_pages, rates_import
 from billing.models import Rate, RateAlias, RateCard, RateImport, RateOverride
 from billing.ratecard_forms import AliasForm, CardForm, FallbackForm, OverrideForm
@@ -24,7 +24,7 @@ from config.clock import utc_now
 from config.errors import DomainError
 
 
-class RatesAdmin(OperatorAdmin):
+class RatesAdmin(InstallAdmin):
     """Adds by forms of its own, each of which calls one domain function."""
 
     def form_page(
@@ -35,7 +35,7 @@ class RatesAdmin(OperatorAdmin):
         if request.method == "POST":
             if form.is_valid():
                 try:
-                    return redirect(submit(_operator(request)))
+                    return redirect(submit(operator(request)))
                 except DomainError as error:
                     form.add_error(None, error.message)
             status = 400
@@ -61,7 +61,7 @@ class PricedAdmin(RatesAdmin):
 
 
 @admin.register(RateCard)
-class RateCardAdmin(OperatorAdmin):
+class RateCardAdmin(InstallAdmin):
     list_display = ("name", "imported_at", "sha256")
     list_filter = ("imported_at",)
     search_fields = ("name", "=sha256")
@@ -95,11 +95,11 @@ class RateImportAdmin(RatesAdmin):
     def upload(self, request: HttpRequest) -> HttpResponse:
         form = CardForm(request.POST or None, request.FILES or None)
 
-        def submit(operator: User) -> str:
+        def submit(by: User) -> str:
             file = form.cleaned_data["file"]
-            return _difference_url(rates_import.propose(file.read(), name=file.name, now=utc_now(), by=operator).uuid)
+            return _difference_url(rates_import.propose(file.read(), name=file.name, now=utc_now(), by=by).uuid)
 
-        _operator(request)
+        operator(request)
         return self.form_page(
             request,
             form,
@@ -113,12 +113,12 @@ class RateImportAdmin(RatesAdmin):
     def fallback(self, request: HttpRequest) -> HttpResponse:
         form = FallbackForm(request.POST or None)
 
-        def submit(operator: User) -> str:
+        def submit(by: User) -> str:
             now = utc_now()
             content = rates_import.fallback_card(form.texts, start=whole_second(now))
-            return _difference_url(rates_import.propose(content, name="fallback rate", now=now, by=operator).uuid)
+            return _difference_url(rates_import.propose(content, name="fallback rate", now=now, by=by).uuid)
 
-        _operator(request)
+        operator(request)
         return self.form_page(
             request,
             form,
@@ -129,7 +129,7 @@ class RateImportAdmin(RatesAdmin):
         )
 
     def show(self, request: HttpRequest, uuid: UUID, *, trouble: str = "", status: int = 200) -> HttpResponse:
-        _operator(request)
+        operator(request)
         row = get_object_or_404(RateImport, uuid=uuid)
         page = {
             **self.admin_site.each_context(request),
@@ -139,10 +139,10 @@ class RateImportAdmin(RatesAdmin):
         return render(request, "admin/billing/ratecard_import.html", page, status=status)
 
     def apply_import(self, request: HttpRequest, uuid: UUID) -> HttpResponse:
-        operator = _operator(request)
+        by = operator(request)
         row = get_object_or_404(RateImport, uuid=uuid)
         try:
-            outcome = rates_import.apply(row, seen=request.POST.get("seen", ""), now=utc_now(), by=operator)
+            outcome = rates_import.apply(row, seen=request.POST.get("seen", ""), now=utc_now(), by=by)
         except DomainError as error:
             return self.show(request, uuid, trouble=error.message, status=error.status)
         done = "was imported before; nothing changed" if outcome.is_repeated else f"imported: {outcome.imported.added} rows added"
@@ -157,6 +157,7 @@ class RateAdmin(PricedAdmin):
     list_display = ("model", "valid_from", "valid_to", "input_credits", "cached_credits", "output_credits", "fast_thousandths")
     list_filter = ("card", ("input", admin.EmptyFieldListFilter), ("valid_to", admin.EmptyFieldListFilter))
     search_fields = ("model",)
+    list_select_related = ("card",)
 
 
 @admin.register(RateAlias)
@@ -172,28 +173,33 @@ class RateAliasAdmin(RatesAdmin):
     def add_alias(self, request: HttpRequest) -> HttpResponse:
         form = AliasForm(request.POST or None)
 
-        def submit(operator: User) -> str:
-            aliases.add(**form.cleaned_data, now=utc_now(), by=operator)
+        def submit(by: User) -> str:
+            aliases.add(**form.cleaned_data, now=utc_now(), by=by)
             return self.list_url()
 
-        _operator(request)
+        operator(request)
         return self.form_page(request, form, title="Add an alias", button="Add", submit=submit)
 
     @admin.action(description="End: stands for nothing from now on")
     def end(self, request: HttpRequest, queryset: QuerySet[RateAlias]) -> None:
-        self.apply(request, queryset, "ended", lambda row: aliases.end(row, now=utc_now(), by=_operator(request)))
+        self.apply(request, queryset, "ended", lambda row: aliases.end(row, now=utc_now(), by=operator(request)))
 
 
 @admin.register(RateOverride)
 class RateOverrideAdmin(PricedAdmin):
+    seen_by = Action.SEE_MONEY
+    tenant = "organization"
     list_display = (
         "organization", "model", "valid_from", "valid_to", "input_credits", "cached_credits", "output_credits", "reason",
     )  # fmt: skip
-    list_filter = (("valid_to", admin.EmptyFieldListFilter), "organization")
+    list_filter = (("valid_to", admin.EmptyFieldListFilter), OF_ORGANIZATION)
     list_select_related = ("organization",)
     search_fields = ("model", "organization__slug", "organization__name", "reason")
     actions_list = ("set_override",)
     actions = ("end",)
+
+    def rows_of(self, member: Member, rows: QuerySet[RateOverride]) -> QuerySet[RateOverride]:
+        return rows.filter(organization_id=member.organization_id)
 
     def organizations_of(self, obj: RateOverride) -> Iterable[int]:
         return [obj.organization_id]
@@ -202,29 +208,22 @@ class RateOverrideAdmin(PricedAdmin):
     def set_override(self, request: HttpRequest) -> HttpResponse:
         form = OverrideForm(request.POST or None)
 
-        def submit(operator: User) -> str:
+        def submit(by: User) -> str:
             dated = {name: form.cleaned_data[name] for name in ("valid_from", "valid_to", "reason")}
             organization, model = form.cleaned_data["organization"], form.cleaned_data["model"]
-            overrides.set_override(organization, model, form.terms, now=utc_now(), by=operator, **dated)
+            overrides.set_override(organization, model, form.terms, now=utc_now(), by=by, **dated)
             return self.list_url()
 
-        _operator(request)
+        operator(request)
         return self.form_page(request, form, title="Set an organization's own price", button="Set", submit=submit)
 
     @admin.action(description="End: the card's price holds from now on")
     def end(self, request: HttpRequest, queryset: QuerySet[RateOverride]) -> None:
-        self.apply(request, queryset, "ended", lambda row: overrides.end(row, now=utc_now(), by=_operator(request)))
+        self.apply(request, queryset, "ended", lambda row: overrides.end(row, now=utc_now(), by=operator(request)))
 
 
 def _difference_url(uuid: UUID) -> str:
     return reverse("admin:billing_rateimport_difference", kwargs={"uuid": uuid})
-
-
-def _operator(request: HttpRequest) -> User:
-    """Raises PermissionDenied for staff who are no operators."""
-    if not isinstance(request.user, User) or not request.user.is_superuser:
-        raise PermissionDenied
-    return request.user
 
 
 def _credits(amount: int | None) -> str:

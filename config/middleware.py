@@ -4,6 +4,7 @@ import ipaddress
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from csp.constants import SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.conf import settings
@@ -12,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from psycopg.errors import QueryCanceled
 
+from accounts import administration
 from config import logging as weir_logging
 from config import patience, scope
 
@@ -75,7 +77,8 @@ def _is_trusted(text: str | None) -> bool:
 
 
 class ScopeMiddleware:
-    """A request begins with no tenant's rows in sight; operators see all in the admin. Comes after AuthenticationMiddleware.
+    """A request begins with no tenant's rows in sight. In the admin operators see all, and an owner or lead of a whole organization
+    sees that one (`accounts.administration`). Comes after AuthenticationMiddleware.
 
     Which organization a page is about is found out by `accounts.tenancy.page`, the API's by its authentication.
     """
@@ -84,11 +87,16 @@ class ScopeMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if request.path_info.startswith("/admin/") and request.user.is_authenticated and request.user.is_superuser:
-            with scope.everything():
-                return self.get_response(request)
-        with scope.nothing():
+        with self._scope(request):
             return self.get_response(request)
+
+    def _scope(self, request: HttpRequest) -> AbstractContextManager[None]:
+        if not request.path_info.startswith("/admin/"):
+            return scope.nothing()
+        administrator = administration.note(request)
+        if administrator is not None:
+            return scope.organization(administrator.organization_id)
+        return scope.everything() if administration.is_operator(request) else scope.nothing()
 
 
 class PatienceMiddleware:

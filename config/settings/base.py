@@ -45,8 +45,9 @@ USAGE_RETENTION_MONTHS: int | None = ENV.USAGE_RETENTION_MONTHS
 PAYMENT_WEBHOOK_SECRETS: dict[str, tuple[str, ...]] = ENV.PAYMENT_WEBHOOK_SECRETS
 
 INSTALLED_APPS = [
-    "unfold",
-    "django.contrib.admin",
+    "unfold.apps.BasicAppConfig",
+    "unfold.contrib.filters",
+    "config.admin_app.AdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -250,8 +251,28 @@ LOGGING: dict[str, Any] = {"level": "INFO"}
 
 UNFOLD = {
     "SITE_TITLE": "Weir",
-    "SITE_HEADER": "Weir operators",
+    "SITE_HEADER": "config.admin_site.site_header",
     "SITE_URL": "/",
+    "SHOW_HISTORY": "config.admin_site.show_history",
+    "SHOW_BACK_BUTTON": True,
+    "DASHBOARD_CALLBACK": "config.admin_dashboard.fill",
+    "SIDEBAR": {"show_search": True},
+    # Our own accent (static/css/tokens.css) in place of unfold's purple.
+    "COLORS": {
+        "primary": {
+            "50": "oklch(97% 0.015 212)",
+            "100": "oklch(94% 0.027 212)",
+            "200": "oklch(88% 0.045 212)",
+            "300": "oklch(80% 0.075 213)",
+            "400": "oklch(73% 0.095 214)",
+            "500": "oklch(56% 0.095 217)",
+            "600": "oklch(46% 0.08 218)",
+            "700": "oklch(40% 0.07 219)",
+            "800": "oklch(34% 0.055 220)",
+            "900": "oklch(29% 0.045 220)",
+            "950": "oklch(22% 0.035 220)",
+        }
+    },
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": f"{STATIC_URL}img/icon.svg"}],
 }
 SILENCED_SYSTEM_CHECKS: list[str] = []

@@ -13,7 +13,8 @@ from random import uniform
 
 from django.db import transaction
 
-from accounts.models import Member, Organization
+from accounts import audit
+from accounts.models import Member, Organization, User
 from config import sealing
 from quotas.alerts import audience, endpoints, messages, posting
 from quotas.alerts.models import AlertDelivery, WebhookEndpoint
@@ -80,6 +81,31 @@ def test(endpoint: WebhookEndpoint, *, now: datetime) -> AlertDelivery:
     _record(row, told, now)
     row.refresh_from_db()
     return row
+
+
+def retry(row: AlertDelivery, *, by: User | None, now: datetime) -> bool:
+    """Begins anew with a delivery that was given up; False for one that was not. The next round of the worker tries it.
+
+    Raises EndpointRefused for an endpoint that nothing is posted to.
+    """
+    with transaction.atomic():
+        rows = AlertDelivery.objects.select_for_update(of=("self",), no_key=True).select_related("organization", "endpoint")
+        row = rows.get(pk=row.pk)
+        if row.status != Status.FAILED or row.alert_id is None:
+            return False
+        if row.endpoint is not None and not row.endpoint.is_working:
+            raise EndpointRefused("Nothing is posted to this endpoint. Resume it first.", field="name")
+        row.status, row.attempts, row.next_try_at = Status.PENDING, 0, now
+        row.save(update_fields=["status", "attempts", "next_try_at"])
+        audit.record(
+            row.organization,
+            actor=by,
+            action="alert.delivery_retried",
+            object_type="alert_delivery",
+            object_id=str(row.uuid),
+            data={"channel": row.channel},
+        )
+    return True
 
 
 def due(now: datetime, *, after: int = 0, count: int = 500) -> list[int]:
