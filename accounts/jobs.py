@@ -72,11 +72,17 @@ class Kind:
 
 
 _kinds: dict[str, Kind] = {}
+_senders: list[Callable[[int, int], None]] = []
 
 
 def register(kind: Kind) -> None:
     """Called when the apps are ready."""
     _kinds[kind.name] = kind
+
+
+def register_sender(send: Callable[[int, int], None]) -> None:
+    """`send(job_id, seconds)` tells a worker of a job: accounts itself knows no broker."""
+    _senders[:] = [send]
 
 
 def kind_of(name: str) -> Kind:
@@ -165,10 +171,9 @@ def _add(
 
 def enqueue(job_id: int, *, seconds: int = 3600) -> None:
     """Tells a worker, who may take `seconds` to come to it. Where the broker does not take it, the walk over jobs does it later."""
-    from accounts import tasks
-
     try:
-        tasks.run_job.apply_async((job_id,), expires=seconds, ignore_result=True)
+        for send in _senders:
+            send(job_id, seconds)
     except Exception:
         logger.warning("a job waits for the next walk: the broker did not take it", exc_info=True, extra={"job_id": job_id})
 

@@ -8,18 +8,23 @@ class ConfigConfig(AppConfig):
     verbose_name = "Configuration"
 
     def ready(self) -> None:
+        from accounts import jobs
+        from accounts.models import IdentityProvider
         from billing import labels
         from config import (
             account_labels,
             account_troubles,
             account_usage,
             checks,  # noqa: F401
+            sending,
         )
         from quotas.alerts import rules
         from quotas.models import WebhookEndpoint
         from routing import carried, rotation
 
+        jobs.register_sender(sending.run_job)
         labels.register_accounts(account_labels.find)
         carried.register(account_usage.find)
         rules.register_troubles(account_troubles.find)
+        rotation.register(IdentityProvider, ("client_secret",))
         rotation.register(WebhookEndpoint, ("url", "secret", "previous_secret"))

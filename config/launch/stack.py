@@ -15,7 +15,7 @@ from config.launch import embedded, folders, runtime, secrets
 from config.launch.supervisor import Supervisor
 
 READY_SECONDS = 60.0
-QUEUES = "default,tokens,periods,reports,alerts"
+QUEUES, LONG = "default,tokens,periods,alerts", "reports"
 # Stopped from the highest down: nothing new comes in, then what was used is drained, then what all of them lean on.
 UPSTREAM, BACKGROUND, WEB = 1, 2, 3
 
@@ -288,10 +288,25 @@ def _start_processes(options: argparse.Namespace, var: Path, environ: dict[str, 
         serve = [*manage, "serve", "--host", options.host, "--port", str(options.port + number)]
         supervisor.add(f"web-{number}", serve, environ, stage=WEB, patience_seconds=patience)
     supervisor.add("ledger", [*manage, "ledger"], environ, stage=BACKGROUND)
-    worker = [*celery, "worker", "-Q", QUEUES, "-c", "1", "-l", "INFO", "--without-gossip", "--without-mingle"]
     # It warns about root because of pickle; only JSON is accepted here.
     quiet = {"PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges"}
-    supervisor.add("worker", worker, {**quiet, **environ}, stage=BACKGROUND)
+    # Long exports have a worker of their own: no token's refresh and no period's end waits for them.
+    for name, queues in (("worker", QUEUES), ("reports", LONG)):
+        worker = [
+            *celery,
+            "worker",
+            "-n",
+            f"{name}@%h",
+            "-Q",
+            queues,
+            "-c",
+            "1",
+            "-l",
+            "INFO",
+            "--without-gossip",
+            "--without-mingle",
+        ]
+        supervisor.add(name, worker, {**quiet, **environ}, stage=BACKGROUND)
     beat = [*celery, "beat", "-l", "INFO", "-S", "config.beat:LockedScheduler", "-s", str(var / "beat-schedule"), "--pidfile="]
     supervisor.add("beat", beat, environ, stage=BACKGROUND)
 

@@ -231,7 +231,7 @@ def test_up_uses_the_services_it_is_given_and_invites_the_first_owner(
         assert httpx.get(link).status_code == 200
         assert not (stack.var / "postgres").exists()
         assert not (stack.var / "valkey").exists()
-        assert set(stack.running().processes) == {"web-0", "ledger", "worker", "beat"}
+        assert set(stack.running().processes) == {"web-0", "ledger", "worker", "reports", "beat"}
         with psycopg.connect(given_database) as connection:
             row = connection.execute("SELECT count(*) FROM accounts_organization").fetchone()
         assert row == (0,)
