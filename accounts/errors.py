@@ -10,6 +10,7 @@ AccountsError
 │  ├─ AlreadyMember
 │  ├─ MemberRemoved       the person has left; nothing may be done for them any more
 │  ├─ LastOwner           an organization keeps an owner
+│  ├─ NotAwaited          the person has come in already: there is nothing to invite them to
 │  ├─ TeamNotForRole      owners belong to the whole organization
 │  ├─ RoleNotYours        leads look after the developers of their scope; the rest is an owner's
 │  └─ PasswordRefused     facts: reasons (list of sentences)
@@ -89,6 +90,11 @@ class TeamNotForRole(MemberError):
 
 class PasswordRefused(MemberError):
     code: ClassVar[str] = "password_refused"
+
+
+class NotAwaited(MemberError):
+    code: ClassVar[str] = "not_awaited"
+    status: ClassVar[int] = 409
 
 
 class ApiKeyError(AccountsError):

@@ -87,6 +87,23 @@ def invite(
 
 
 def _awaited(organization: Organization, email: str, role: str, team: Team | None) -> Member | None:
+def withdraw(invitation: Invitation, *, by: User | None, now: datetime) -> Invitation:
+    """Ends the link; the person stays a member who is awaited. A second time, or after it was used, changes nothing."""
+    with transaction.atomic():
+        invitation = Invitation.objects.select_for_update(of=("self",), no_key=True).get(pk=invitation.pk)
+        if invitation.accepted_at is None and invitation.expires_at > now:
+            invitation.expires_at = now
+            invitation.save(update_fields=["expires_at"])
+            audit.record(
+                invitation.organization,
+                actor=by,
+                action="invitation.withdrawn",
+                object_type="invitation",
+                object_id=str(invitation.uuid),
+            )
+    return invitation
+
+
     rows = (
         Member.objects.for_organization(organization).current().select_for_update(of=("self",), no_key=True).select_related("user")
     )

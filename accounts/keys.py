@@ -12,6 +12,7 @@ import string
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -96,14 +97,16 @@ def issue(
     now: datetime,
     expires_at: datetime | None = None,
     allowed_models: Iterable[str] | None = None,
+    allowed_efforts: Iterable[str] | None = None,
+    fast_allowed: bool = True,
 ) -> IssuedKey:
     """Makes a key of the member's; it works on the next request, on every process.
 
-    `allowed_models` None allows what the plan allows. Locks the organization. Raises NameInvalid, ExpiryPassed, MemberRemoved,
-    RoleHoldsNoKeys.
+    `allowed_models` None allows what the plan allows, `allowed_efforts` None every reasoning effort. Locks the organization. Raises
+    NameInvalid, ExpiryPassed, MemberRemoved, RoleHoldsNoKeys.
     """
     name = names.checked(name, what="A key's name", longest=80)
-    models = _models(allowed_models)
+    models, efforts = _models(allowed_models), _efforts(allowed_efforts)
     if expires_at is not None and expires_at <= now:
         raise ExpiryPassed("The key would have expired already.", expires_at=expires_at.isoformat())
     with transaction.atomic():
@@ -115,7 +118,16 @@ def issue(
         if member.role == Member.Role.FINANCE:
             raise RoleHoldsNoKeys("Members with the role finance hold no keys.")
         pepper_id, pepper = next(iter(settings.KEY_PEPPERS.items()))
-        issued = _insert(member, pepper_id, pepper, name=name, expires_at=expires_at, allowed_models=models)
+        issued = _insert(
+            member,
+            pepper_id,
+            pepper,
+            name=name,
+            expires_at=expires_at,
+            allowed_models=models,
+            allowed_efforts=efforts,
+            fast_allowed=fast_allowed,
+        )
         audit.record(
             organization,
             actor=by,
@@ -128,6 +140,8 @@ def issue(
                 "name": name,
                 "expires_at": expires_at.isoformat() if expires_at else None,
                 "allowed_models": models,
+                "allowed_efforts": efforts,
+                "fast_allowed": fast_allowed,
             },
         )
         snapshot.bump(organization.pk)
@@ -223,9 +237,7 @@ def _end(key: ApiKey, organization: Organization, *, by: User | None, now: datet
     )
 
 
-def _insert(
-    member: Member, pepper_id: str, pepper: str, *, name: str, expires_at: datetime | None, allowed_models: list[str] | None
-) -> IssuedKey:
+def _insert(member: Member, pepper_id: str, pepper: str, **fields: Any) -> IssuedKey:
     """One row; a public id that is taken (once in 8e17 pairs) is drawn again."""
     while True:
         public_id = _random(PUBLIC_ID_LENGTH)
@@ -233,12 +245,10 @@ def _insert(
         key = ApiKey(
             organization_id=member.organization_id,
             member=member,
-            name=name,
             public_id=public_id,
             digest=_digest(secret, pepper),
             pepper_id=pepper_id,
-            expires_at=expires_at,
-            allowed_models=allowed_models,
+            **fields,
         )
         try:
             with transaction.atomic():
@@ -259,6 +269,15 @@ def _models(allowed: Iterable[str] | None) -> list[str] | None:
     if not models:
         raise NameInvalid("A key that may use no model at all is of no use; name one, or leave the list out.")
     return models
+
+
+def _efforts(allowed: Iterable[str] | None) -> list[str] | None:
+    if allowed is None:
+        return None
+    efforts = sorted({names.checked(effort, what="A reasoning effort", longest=20) for effort in allowed})
+    if not efforts:
+        raise NameInvalid("A key that may use no reasoning effort at all is of no use; name one, or leave the list out.")
+    return efforts
 
 
 def _proves(text: str, digest: bytes, pepper_id: str) -> bool:

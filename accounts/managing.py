@@ -6,13 +6,15 @@ Owners manage everybody, leads the developers of their scope. Foreign members ne
 from datetime import datetime
 from uuid import UUID
 
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
+from django.db.models import QuerySet
 
 from accounts import invitations, members, permissions, tenancy
-from accounts.errors import RoleNotYours
+from accounts.errors import NotAwaited, RoleNotYours
 from accounts.invitations import Link
-from accounts.models import Member, Team
-from accounts.permissions import Action
+from accounts.models import Invitation, Member, Team
+from accounts.permissions import Action, Reach
 
 
 def find(reader: Member, uuid: UUID | str, *, action: Action = Action.SEE_MEMBERS) -> Member:
@@ -44,6 +46,36 @@ def invite(manager: Member, email: str, *, role: str, team: Team | None, name: s
     check_role(manager, role)
     tenancy.demand(manager, Action.MANAGE_MEMBERS, team_id=team.pk if team is not None else None)
     return invitations.invite(manager.organization, email, role=role, team=team, name=name, by=manager.user, now=now)
+
+
+def invite_again(manager: Member, found: Member, *, now: datetime) -> Link:
+    """Another link for who was invited and has not come. Raises RoleNotYours, NotAwaited."""
+    if not found.is_awaited:
+        raise NotAwaited(f"{found} has come in already.")
+    if not may_manage(manager, found):
+        raise RoleNotYours("Leads invite developers; other roles are an owner’s to give.")
+    assert found.user is not None
+    return invitations.invite(manager.organization, found.user.email, role=found.role, team=found.team, by=manager.user, now=now)
+
+
+def open_invitations(reader: Member, *, now: datetime) -> QuerySet[Invitation]:
+    """Links that still hold, of the members whom the reader looks after."""
+    awaited = Member.objects.for_organization(reader.organization).current().filter(is_awaited=True)
+    if permissions.reach(reader, Action.MANAGE_MEMBERS) is not Reach.WHOLE:
+        awaited = awaited.filter(team=reader.team)
+    emails = awaited.values("user__email")
+    return Invitation.objects.filter(organization=reader.organization, accepted_at=None, expires_at__gt=now, email__in=emails)
+
+
+def withdraw(manager: Member, invitation: Invitation, *, now: datetime) -> None:
+    """Ends a link. Raises PermissionDenied unless the manager gives such a role to such a member."""
+    rows = Member.objects.for_organization(manager.organization).current().select_related("user", "team")
+    found = rows.filter(user__email__iexact=invitation.email).first()
+    if found is None:
+        tenancy.demand(manager, Action.MANAGE_MEMBERS)
+    elif not may_manage(manager, found):
+        raise PermissionDenied
+    invitations.withdraw(invitation, by=manager.user, now=now)
 
 
 def change(

@@ -22,6 +22,16 @@ def named(organization: Organization, name: str, *, by: User | None) -> Team:
     return team
 
 
+def create(organization: Organization, name: str, *, by: User | None) -> Team:
+    """A new team. Raises NameInvalid, also when a team of the organization has the name."""
+    name = names.checked(name, what="A team's name", longest=80)
+    with transaction.atomic():
+        Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
+        if Team.objects.filter(organization=organization, name__iexact=name).exists():
+            raise NameInvalid(f"There is a team {name} already.")
+        return named(organization, name, by=by)
+
+
 def find(organization: Organization, name: str) -> Team:
     """The organization's team of this name. Raises NotFound, which names the teams there are."""
     team = Team.objects.filter(organization=organization, name__iexact=name.strip()).first()

@@ -5,7 +5,7 @@ it in the schema, so that the two cannot differ. A method is given a `Call` and 
 returns plain JSON values.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import wraps
@@ -100,10 +100,23 @@ class Call:
     def owned(self, rows: QuerySet[M], uuid: Any) -> M:
         return tenancy.owned(rows, self.member.organization, uuid)
 
-    def page(self, rows: QuerySet[Any], shown: Callable[[Any], dict[str, Any]], *, is_newest_first: bool = False) -> dict[str, Any]:
-        """A page of rows, as lists are answered."""
+    def page(
+        self,
+        rows: QuerySet[Any],
+        shown: Callable[[Any], dict[str, Any]] | None = None,
+        *,
+        together: Callable[[Sequence[Any]], list[dict[str, Any]]] | None = None,
+        is_newest_first: bool = False,
+    ) -> dict[str, Any]:
+        """A page of rows, as lists are answered: each `shown`, or all of the page `together`."""
         return paging.page(
-            self.request, self.member.organization_id, rows, shown, limit=self.limit, is_newest_first=is_newest_first
+            self.request,
+            self.member.organization_id,
+            rows,
+            shown,
+            together=together,
+            limit=self.limit,
+            is_newest_first=is_newest_first,
         )
 
 
@@ -142,6 +155,7 @@ class Resource(OrganizationView):
     content_negotiation_class = JSONAlways
     parser_classes = [JSONParser]
     metadata_class = None
+    http_method_names = ["get", "head", "post", "put", "patch", "delete"]
 
     def operation(self, method: str) -> Operation | None:
         handler = getattr(self, ("get" if method == "HEAD" else method.lower()), None)

@@ -59,12 +59,14 @@ def page(
     request: Request,
     organization_id: int,
     rows: QuerySet[M],
-    shown: Callable[[M], dict[str, Any]],
+    shown: Callable[[M], dict[str, Any]] | None = None,
     *,
+    together: Callable[[Sequence[M]], list[dict[str, Any]]] | None = None,
     limit: int,
     is_newest_first: bool = False,
 ) -> dict[str, Any]:
-    """`{"results", "next", "previous"}` of rows in the order of their ids. One query beside what `shown` asks."""
+    """`{"results", "next", "previous"}` of rows in the order of their ids. One query beside what `shown`, or `together` for all of
+    the page at once, asks."""
     at = place(request, organization_id)
     is_back = at is not None and at.is_back
     is_descending = is_newest_first != is_back
@@ -81,8 +83,13 @@ def page(
     def to(row: M, *, back: bool) -> str:
         return link(request, cursor(request, organization_id, [row.pk], is_back=back))
 
+    if together is None:
+        assert shown is not None
+        results = [shown(row) for row in found]
+    else:
+        results = together(found)
     return {
-        "results": [shown(row) for row in found],
+        "results": results,
         "next": to(found[-1], back=False) if found and has_next else None,
         "previous": to(found[0], back=True) if found and has_previous else None,
     }

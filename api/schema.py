@@ -67,11 +67,16 @@ COMPONENTS = {"schemas": {"Error": ERROR}, "securitySchemes": SECURITY_SCHEMES}
 _ERROR = {"$ref": "#/components/schemas/Error"}
 
 
+def named(shape: type[Any]) -> str:
+    """As clients know it: `MemberShape` is a Member to them."""
+    return shape.__name__.removesuffix("Shape")
+
+
 @cache
 def page_of(shape: type[Shape]) -> type[Shape]:
     """The shape of a list of such rows."""
     return type(
-        f"{shape.__name__}Page",
+        f"{named(shape)}Page",
         (Shape,),
         {
             "__doc__": "A piece of the list.",
@@ -187,6 +192,9 @@ class OperationSchema(AutoSchema):
         if about.idempotency is not None:
             found |= {409, 422}
         return found
+
+    def _get_serializer_name(self, serializer: Any, direction: Any, bypass_extensions: bool = False) -> str:
+        return named(serializer if isinstance(serializer, type) else type(serializer))
 
     def _map_basic_serializer(self, serializer: Any, direction: Any) -> Any:
         schema = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]

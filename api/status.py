@@ -21,7 +21,7 @@ from quotas.standing import PlanState
 TOP_MODELS = 5
 
 
-class Period(Shape):
+class StatusPeriod(Shape):
     """The period of the quota that the member draws on. Credits are decimal text."""
 
     start = Moment()
@@ -50,7 +50,7 @@ class StatusShape(Shape):
     """Where the member stands."""
 
     member = Told()
-    current_period = Period(allow_null=True, help_text="null: there is no plan to draw on.")
+    current_period = StatusPeriod(allow_null=True, help_text="null: there is no plan to draw on.")
     purchased_credits = Told()
     top_models = TopModel(many=True)
     daily_burn_rate = Told(allow_null=True, help_text="Credits a day, of complete days; null before the first.")

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from api import docs, people, status, usage
+from api import docs, invited, keys, limits, people, refusals, requests_for_more, status, teams, usage
 from api.base import Nowhere
 
 urlpatterns = [
@@ -11,5 +11,11 @@ urlpatterns = [
     *status.urls,
     *usage.urls,
     *people.urls,
+    *teams.urls,
+    *invited.urls,
+    *keys.urls,
+    *limits.urls,
+    *requests_for_more.urls,
+    *refusals.urls,
     path("<path:rest>", Nowhere.as_view(), name="api_nowhere"),
 ]

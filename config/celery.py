@@ -58,5 +58,6 @@ app.conf.beat_schedule = {
     "take-up-jobs": {"task": "accounts.tasks.take_up_jobs", "schedule": 30.0, "options": {"expires": 25}},
     "forget-old-jobs": {"task": "accounts.tasks.forget_old_jobs", "schedule": 3600.0},
     "make-usage-partitions": {"task": "billing.tasks.make_usage_partitions", "schedule": 21600.0},
+    "forget-idempotent-calls": {"task": "api.tasks.forget_idempotent_calls", "schedule": 3600.0},
     "drop-old-usage": {"task": "billing.tasks.drop_old_usage", "schedule": 86400.0},
 }
