@@ -5,8 +5,10 @@ from typing import Any
 from allauth.account.adapter import DefaultAccountAdapter
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+
+from accounts.models import User
 
 
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth has no types
@@ -35,6 +37,16 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
         """Below PUBLIC_URL, so that no Host header of the one who asks for it leads the reader elsewhere."""
         path: str = reverse("account_reset_password_from_key", kwargs={"uidb36": "UID", "key": "KEY"})
         return f"{settings.PUBLIC_URL}{path.replace('UID-KEY', key)}"
+
+    def pre_login(self, request: HttpRequest, user: User, **kwargs: Any) -> HttpResponse | None:
+        """By password or passkey. Whom all of their organizations send to a provider is led there (`accounts.identity`)."""
+        from accounts import identity_login
+
+        instead = identity_login.demand(request, user)
+        if instead is not None:
+            return instead
+        answer: HttpResponse | None = super().pre_login(request, user, **kwargs)
+        return answer
 
     def format_email_subject(self, subject: Any) -> str:
         """Subjects begin with the product's name; allauth would put the host's."""

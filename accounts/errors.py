@@ -22,6 +22,10 @@ AccountsError
 ├─ ApiTokenError
 │  ├─ TokenScopeUnknown   no token is made for that
 │  └─ TokenScopeMissing   this token was made for something else
+├─ IdentityError
+│  ├─ ProviderInvalid     settings of an identity provider that cannot be; facts: field
+│  ├─ ProviderUnreachable no answer, or none that can be used, from an identity provider
+│  └─ SignInRefused       what the provider says of the person does not let them in
 ├─ ParameterInvalid       a query parameter that the API does not take, or not so
 ├─ JobError               about long work
 │  ├─ JobKindUnknown
@@ -143,6 +147,26 @@ class TokenScopeMissing(ApiTokenError):
     """Facts: scope."""
 
     code: ClassVar[str] = "insufficient_scope"
+    status: ClassVar[int] = 403
+
+
+class IdentityError(AccountsError):
+    code: ClassVar[str] = "identity_error"
+
+
+class ProviderInvalid(IdentityError):
+    """Facts: field."""
+
+    code: ClassVar[str] = "identity_provider_invalid"
+
+
+class ProviderUnreachable(IdentityError):
+    code: ClassVar[str] = "identity_provider_unreachable"
+    status: ClassVar[int] = 502
+
+
+class SignInRefused(IdentityError):
+    code: ClassVar[str] = "sign_in_refused"
     status: ClassVar[int] = 403
 
 

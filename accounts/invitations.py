@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 
 from accounts import audit, members, names, organizations
 from accounts.errors import InvitationInvalid, PasswordRefused
@@ -107,7 +108,8 @@ def withdraw(invitation: Invitation, *, by: User | None, now: datetime) -> Invit
     rows = (
         Member.objects.for_organization(organization).current().select_for_update(of=("self",), no_key=True).select_related("user")
     )
-    return rows.filter(user__email__iexact=email.strip(), role=role, team=team, is_awaited=True).first()
+    waiting = Q(is_awaited=True) | Q(is_vouched=True)
+    return rows.filter(waiting, user__email__iexact=email.strip(), role=role, team=team).first()
 
 
 def first_owner_link(*, base_url: str | None = None, now: datetime | None = None) -> str | None:
@@ -162,9 +164,9 @@ def accept(
         if member is None:
             # Removed since the link was made: it gives nothing back.
             raise InvitationInvalid("This link does not hold any more. Ask for a new one.")
-        if member.is_awaited:
-            member.is_awaited = False
-            member.save(update_fields=["is_awaited"])
+        if member.is_awaited or member.is_vouched:
+            member.is_awaited = member.is_vouched = False
+            member.save(update_fields=["is_awaited", "is_vouched"])
         if name and not member.display_name:
             member.display_name = names.checked(name, what="A person's name", longest=120)
             member.save(update_fields=["display_name"])

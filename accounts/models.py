@@ -1,13 +1,16 @@
 """Users, organizations, teams, members, invitations, keys, sign-in policy, long work, idempotent calls and the audit trail."""
 
 import uuid
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.contrib.auth.models import AbstractUser, BaseUserManager
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Lower
+
+if TYPE_CHECKING:
+    from accounts.vouching import Vouch
 
 
 class UserManager(BaseUserManager["User"]):
@@ -38,6 +41,9 @@ class User(AbstractUser):
     )
     language = models.CharField(max_length=8, blank=True)
     """One of settings.LANGUAGES; empty: what the browser asks for."""
+
+    vouch: "Vouch | None" = None
+    """Not stored: set on the user of a session that an organization's identity provider vouches for (`accounts.vouching`)."""
 
     USERNAME_FIELD = "email"
     REQUIRED_FIELDS: ClassVar[list[str]] = []
@@ -139,6 +145,9 @@ class Member(models.Model):
     fast_allowed = models.BooleanField(default=True)
     is_awaited = models.BooleanField(default=False)
     """Invited, and the link not opened yet. Who holds the person's account may have got it by another organization's link."""
+    is_vouched = models.BooleanField(default=False)
+    """Has come in by the organization's identity provider only: a session by password does not reach the organization until a link
+    of it is opened, for who holds the password may have got it by another organization's link."""
     joined_at = models.DateTimeField(auto_now_add=True)
     removed_at = models.DateTimeField(null=True, blank=True)
 

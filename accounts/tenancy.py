@@ -14,8 +14,12 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.http import urlencode
 
-from accounts import permissions
+from accounts import identity, permissions, vouching
+from accounts.identity import SignInElsewhere
 from accounts.models import Member, Organization, User
 from accounts.permissions import Action, Reach
 from config import scope
@@ -25,18 +29,27 @@ M = TypeVar("M", bound=Model)
 
 
 def membership(user: User | AnonymousUser, slug: str) -> Member:
-    """The user's membership in the organization with this slug. Raises Http404, also for an organization that is foreign."""
-    rows = Member.objects.arrived().select_related("organization", "team", "user")
+    """The user's membership in the organization with this slug, if their session reaches it (`accounts.vouching`).
+
+    Raises Http404, also for an organization that is foreign; of them SignInElsewhere, where it asks for its provider's session.
+    """
+    rows = vouching.reachable(user).select_related("organization__identity_provider", "team", "user")
     with scope.everything():
-        member = rows.filter(organization__slug=slug, user_id=user.pk or 0).first()
+        member = rows.filter(organization__slug=slug).first()
     if member is None:
         raise Http404
+    if vouching.vouch_of(user) is not None:
+        # The provider has asked for whatever factors it wants.
+        return member
+    demanded = identity.demanded_of(member)
+    if demanded is not None:
+        raise SignInElsewhere(demanded)
     return member
 
 
 def memberships(user: User) -> list[Member]:
-    """Everything the user belongs to and has come into, by the organizations' names."""
-    rows = Member.objects.arrived().filter(user=user).select_related("organization", "team", "user")
+    """Everything that the user belongs to and their session reaches, by the organizations' names."""
+    rows = vouching.reachable(user).select_related("organization", "team", "user")
     with scope.everything():
         return list(rows.order_by("organization__name", "pk"))
 
@@ -74,14 +87,18 @@ def page(
 
     The view and what it renders see this organization's rows only. Who is not signed in goes to the sign-in page; 404 for who is
     no member; 403 for whose role has no reach at all for `action`. What a narrower reach shows or allows is the view's to ask
-    (`permissions.reach`, `demand`).
+    (`permissions.reach`, `demand`). Who must sign in at the organization's provider is led there.
     """
 
     def decorate(view: Callable[Concatenate[HttpRequest, Member, P], HttpResponseBase]) -> Callable[..., HttpResponseBase]:
         @wraps(view)
         def guarded(request: HttpRequest, slug: str, *args: Any, **kwargs: Any) -> HttpResponseBase:
             assert not isinstance(request.user, AnonymousUser)
-            member = membership(request.user, slug)
+            try:
+                member = membership(request.user, slug)
+            except SignInElsewhere:
+                query = urlencode({"next": request.get_full_path()})
+                return redirect(f"{reverse('sso_organization', kwargs={'slug': slug})}?{query}")
             if action is not None and permissions.reach(member, action) is Reach.NONE:
                 raise PermissionDenied
             if request.user.last_organization_id != member.organization_id:

@@ -88,6 +88,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "accounts.vouching.VouchedSessionMiddleware",
     "accounts.languages.LanguageMiddleware",
     "config.middleware.ScopeMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -158,7 +159,8 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 
 AUTH_USER_MODEL = "accounts.User"
-AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+# The first is for who proves who they are to us; the other for whom an organization's provider vouches.
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend", "accounts.vouching.VouchedBackend"]
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.Argon2PasswordHasher",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",
@@ -180,6 +182,11 @@ ACCOUNT_LOGOUT_REDIRECT_URL = "/accounts/login/"
 ACCOUNT_PREVENT_ENUMERATION = True
 # No mail to whoever's address somebody types in; the page answers the same either way.
 ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
+
+SOCIALACCOUNT_ADAPTER = "accounts.social_adapter.SocialAdapter"
+# Nothing of an organization's provider is kept but who it names.
+SOCIALACCOUNT_STORE_TOKENS = False
+SOCIALACCOUNT_EMAIL_AUTHENTICATION = False
 
 SESSION_ENGINE = "django.contrib.sessions.backends.db"
 SESSION_COOKIE_HTTPONLY = True

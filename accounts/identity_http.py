@@ -1,0 +1,110 @@
+"""The client of identity providers: JSON from addresses that were judged, bounded in size and in time; no redirect is followed."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from accounts.errors import ProviderUnreachable
+from config import addresses
+
+TIMEOUT = httpx.Timeout(5.0, connect=5.0)
+TOTAL_SECONDS = 8.0
+MOST_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`body`: the JSON object; empty if the answer holds none."""
+
+    status: int
+    body: Mapping[str, Any] = field(repr=False)
+
+
+def checked(url: object, *, name: str) -> str:
+    """A URL that may be called: judged by `config.addresses`, https but inside networks that the operator allowed.
+
+    `name` begins the sentence of a refusal. May take as long as a name server does. Raises ProviderUnreachable.
+    """
+    _judged(url, name)
+    return str(url)
+
+
+def fetch(
+    url: str, *, name: str, form: Mapping[str, str] | None = None, bearer: str = "", basic: tuple[str, str] | None = None
+) -> Answer:
+    """GET, or POST of a form. `name` names the URL in refusals: "The token endpoint". Raises ProviderUnreachable."""
+    headers = {"accept": "application/json", "user-agent": "Weir"}
+    if bearer:
+        headers["authorization"] = f"Bearer {bearer}"
+    try:
+        return asyncio.run(_fetch(url, name, form, headers, basic))
+    except TimeoutError:
+        raise ProviderUnreachable(f"{name} gave no answer within {TOTAL_SECONDS:g} seconds.") from None
+    except (httpx.HTTPError, httpx.InvalidURL):
+        # Without its cause: a traceback would carry the form.
+        raise ProviderUnreachable(f"{name} cannot be reached: the connection failed.") from None
+
+
+async def _fetch(
+    url: str, name: str, form: Mapping[str, str] | None, headers: dict[str, str], basic: tuple[str, str] | None
+) -> Answer:
+    async with asyncio.timeout(TOTAL_SECONDS):
+        found = await asyncio.to_thread(_judged, url, name)
+        target = httpx.URL(url)
+        headers["host"] = target.netloc.decode("ascii")
+        # A proxy of the environment would look names up itself, and not connect to what was judged.
+        async with httpx.AsyncClient(timeout=TIMEOUT, verify=_tls(), trust_env=False, follow_redirects=False) as client:
+            request = client.build_request(
+                "GET" if form is None else "POST",
+                target.copy_with(host=str(found[0])),
+                data=dict(form) if form is not None else None,
+                headers=headers,
+                extensions={"sni_hostname": target.host},
+            )
+            answer = await client.send(request, auth=httpx.BasicAuth(*basic) if basic else None, stream=True)
+            try:
+                return Answer(answer.status_code, _object(await _read(answer, name)))
+            finally:
+                await answer.aclose()
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """The authorities that are trusted, read once."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+async def _read(answer: httpx.Response, name: str) -> bytes:
+    content = bytearray()
+    async for chunk in answer.aiter_bytes(16 * 1024):
+        content += chunk
+        if len(content) > MOST_BYTES:
+            raise ProviderUnreachable(f"{name} answered more than {MOST_BYTES // 1024} KiB.")
+    return bytes(content)
+
+
+def _object(content: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _judged(url: object, name: str) -> list[addresses.Address]:
+    if not isinstance(url, str) or not url:
+        raise ProviderUnreachable(f"{name} is not named.")
+    try:
+        found = addresses.judged(url, name=name, marks="#\\\x7f")
+    except addresses.Refused as error:
+        raise ProviderUnreachable(error.message) from None
+    if urlsplit(url).scheme != "https" and any(addresses.is_public(address) for address in found):
+        raise ProviderUnreachable(f"{name} begins with https://.")
+    return found
