@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from api import docs, invited, keys, limits, people, refusals, requests_for_more, status, teams, usage
+from api import accounts, alerts, docs, joining, money, people, plan, pool, request_log, status, usage, webhooks
 from api.base import Nowhere
 
 urlpatterns = [
@@ -11,11 +11,13 @@ urlpatterns = [
     *status.urls,
     *usage.urls,
     *people.urls,
-    *teams.urls,
-    *invited.urls,
-    *keys.urls,
-    *limits.urls,
-    *requests_for_more.urls,
-    *refusals.urls,
+    *pool.urls,
+    *joining.urls,
+    *accounts.urls,
+    *alerts.urls,
+    *webhooks.urls,
+    *request_log.urls,
+    *plan.urls,
+    *money.urls,
     path("<path:rest>", Nowhere.as_view(), name="api_nowhere"),
 ]

@@ -123,6 +123,31 @@ class FilterRefused(QuotaError):
     status: ClassVar[int] = 400
 
 
+class FilterMissing(FilterRefused):
+    """What is looked for by is not there, or another organization's."""
+
+    code: ClassVar[str] = "not_found"
+    status: ClassVar[int] = 404
+
+
+class FilterForbidden(FilterRefused):
+    """Others may look for requests by it."""
+
+    code: ClassVar[str] = "permission_denied"
+    status: ClassVar[int] = 403
+
+
+class BulkRefused(QuotaError):
+    """One change for many that cannot be made for all of them: nothing has changed. `lines`: `bulk.Line` of every member."""
+
+    code: ClassVar[str] = "bulk_refused"
+    status: ClassVar[int] = 409
+
+    def __init__(self, message: str, *, lines: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.lines = lines
+
+
 class LimitsError(QuotaError):
     """A limit that cannot be set; the message says what is wrong with it."""
 

@@ -13,7 +13,7 @@ from billing.models import Rate, RateOverride, UsageRecord
 from billing.snapshots import FALLBACK_MODEL
 from billing.usage_log import Wanted
 from quotas import request_log
-from quotas.errors import FilterRefused
+from quotas.errors import FilterForbidden, FilterMissing, FilterRefused
 
 HOUR, TODAY, WEEK, MONTH, ALL, CUSTOM = "hour", "today", "7d", "30d", "all", "custom"
 PRESETS = ((HOUR, "Hour"), (TODAY, "Today"), (WEEK, "7 d"), (MONTH, "30 d"), (ALL, "All"))
@@ -117,7 +117,7 @@ _MODELS = {"member": Member, "team": Team, "key": ApiKey}
 def _id_of(sight: Sight, name: str, text: str) -> int:
     """The row's id. A foreign one is as a missing one."""
     if name not in filters(sight):
-        raise FilterRefused(f"Requests are not looked for by {name} here.")
+        raise FilterForbidden(f"Requests are not looked for by {name} here.")
     uuid, organization = request_log.as_uuid(text), sight.whose.organization
     found = None
     if uuid is not None and name == "account":
@@ -128,7 +128,7 @@ def _id_of(sight: Sight, name: str, text: str) -> int:
             rows = rows.filter(member_id=sight.whose.member_id)
         found = rows.values_list("pk", flat=True).first()
     if found is None:
-        raise FilterRefused(f"There is no such {name} here.")
+        raise FilterMissing(f"There is no such {name} here.")
     return int(found)
 
 

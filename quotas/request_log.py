@@ -98,6 +98,14 @@ def entry(whose: Whose, name: str) -> Entry | None:
     return Entry(logged.row.admitted_at, logged=logged) if logged is not None else None
 
 
+def of_response(whose: Whose, response_id: str) -> Entry | None:
+    """The request that made this response, in the reader's reach. Two queries."""
+    if "\0" in response_id or len(response_id) > 128:
+        return None
+    name = usage_log.by_response(whose, response_id)
+    return entry(whose, name) if name else None
+
+
 def page(
     whose: Whose, wanted: Wanted, *, before: Place | None = None, after: Place | None = None, count: int = PAGE, now: datetime
 ) -> Page:

@@ -7,15 +7,15 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from django.db.models import Count, Max, Prefetch, Q
+from django.db.models import Count, Max, Prefetch, Q, QuerySet
 
 from accounts import display, permissions
-from accounts.models import Member
+from accounts.models import Member, Organization
 from accounts.permissions import Action, Reach
 from billing import periods
 from quotas import drawn, forecast, remaining
 from quotas.alerts import audience, delivery, endpoints, lines, wording
-from quotas.alerts.models import Alert, AlertDelivery, AlertRule, WebhookEndpoint
+from quotas.alerts.models import Alert, AlertDelivery, AlertQuerySet, AlertRule, WebhookEndpoint
 from quotas.alerts.wording import Words
 from quotas.errors import Degraded, NoActivePlan, Stale
 from quotas.forecast import Outlook
@@ -119,20 +119,26 @@ class Forecast:
 
 def alerts(reader: Member, *, now: datetime) -> tuple[list[Shown], list[Shown]]:
     """Open ones, what needs somebody first; and the newest that are not. Four queries."""
+    rows = seen(reader)
+    found = [shown(row, reader, now) for row in rows.open()[:MOST_OPEN]]
+    found.sort(key=lambda one: (not one.is_urgent, -one.row.line, -one.row.told_at.timestamp()))
+    over = rows.exclude(ended_at=None, acknowledged_at=None)[:EARLIER]
+    return found, [shown(row, reader, now) for row in over]
+
+
+def seen(reader: Member) -> AlertQuerySet:
+    """The organization's alerts that the reader may know of, with what `shown` needs."""
     deliveries = AlertDelivery.objects.select_related("member__user", "endpoint").order_by("pk")
-    rows = (
+    return (
         Alert.objects.for_organization(reader.organization)
         .filter(audience.visible(reader))
         .select_related(*audience.RELATED, "acknowledged_by__user")
         .prefetch_related(Prefetch("deliveries", queryset=deliveries, to_attr="sent"))
     )
-    found = [_shown(row, reader, now) for row in rows.open()[:MOST_OPEN]]
-    found.sort(key=lambda one: (not one.is_urgent, -one.row.line, -one.row.told_at.timestamp()))
-    over = rows.exclude(ended_at=None, acknowledged_at=None)[:EARLIER]
-    return found, [_shown(row, reader, now) for row in over]
 
 
-def _shown(row: Alert, reader: Member, now: datetime) -> Shown:
+def shown(row: Alert, reader: Member, now: datetime) -> Shown:
+    """Of a row of `seen`; asks nothing."""
     return Shown(row, wording.words(row, reader=reader, now=now), _told(row, reader), audience.may_acknowledge(reader, row))
 
 
@@ -161,14 +167,8 @@ def _listed(names: Sequence[str]) -> str:
 def sent(reader: Member, *, before: str, now: datetime) -> tuple[list[Sent], str]:
     """The newest deliveries that the reader may know of, older than the one with the uuid `before`; the uuid that the next page
     is before, "" if this is the last. Nothing for who sees only their own. Three queries at most."""
-    if permissions.reach(reader, Action.SEE_ALERTS) is Reach.OWN:
-        return [], ""
-    seen = Q(alert__in=Alert.objects.for_organization(reader.organization).filter(audience.visible(reader)))
-    if permissions.can(reader, Action.MANAGE_ORGANIZATION):
-        seen |= Q(alert=None)
-    rows = AlertDelivery.objects.filter(seen, organization=reader.organization)
-    related = ("member__user", "endpoint", *(f"alert__{name}" for name in audience.RELATED))
-    page = rows.select_related(*related).order_by("-pk")
+    rows = deliveries(reader)
+    page = rows.order_by("-pk")
     try:
         marked = rows.filter(uuid=UUID(before)).values("pk") if before else None
     except ValueError:
@@ -177,10 +177,22 @@ def sent(reader: Member, *, before: str, now: datetime) -> tuple[list[Sent], str
         page = page.filter(pk__lt=marked)
     found = list(page[: PAGE + 1])
     after = str(found[PAGE - 1].uuid) if len(found) > PAGE else ""
-    return [_sent(row, reader, now) for row in found[:PAGE]], after
+    return [shown_delivery(row, reader, now) for row in found[:PAGE]], after
 
 
-def _sent(row: AlertDelivery, reader: Member, now: datetime) -> Sent:
+def deliveries(reader: Member) -> QuerySet[AlertDelivery]:
+    """Those that the reader may know of, with what `shown_delivery` needs; none for who sees only their own alerts."""
+    if permissions.reach(reader, Action.SEE_ALERTS) is Reach.OWN:
+        return AlertDelivery.objects.none()
+    about = Q(alert__in=Alert.objects.for_organization(reader.organization).filter(audience.visible(reader)))
+    if permissions.can(reader, Action.MANAGE_ORGANIZATION):
+        about |= Q(alert=None)
+    related = ("member__user", "endpoint", *(f"alert__{name}" for name in audience.RELATED))
+    return AlertDelivery.objects.filter(about, organization=reader.organization).select_related(*related)
+
+
+def shown_delivery(row: AlertDelivery, reader: Member, now: datetime) -> Sent:
+    """Of a row of `deliveries`; asks nothing."""
     title = "A test" if row.alert is None else wording.words(row.alert, reader=reader, now=now).title
     is_mail = row.channel == AlertDelivery.Channel.EMAIL
     to = row.member if row.member is not None else row.endpoint
@@ -203,8 +215,8 @@ def rules(reader: Member, *, now: datetime) -> list[Rule]:
     """By kind, with how many were told this month. Two queries."""
     zone = ZoneInfo(reader.organization.timezone)
     month = periods.day_start(now.astimezone(zone).date().replace(day=1), zone)
-    seen = Alert.objects.for_organization(reader.organization).filter(audience.visible(reader), told_at__gte=month)
-    told: Mapping[str, int] = dict(seen.order_by().values_list("kind").annotate(Count("pk")))
+    lately = Alert.objects.for_organization(reader.organization).filter(audience.visible(reader), told_at__gte=month)
+    told: Mapping[str, int] = dict(lately.order_by().values_list("kind").annotate(Count("pk")))
     off = set(AlertRule.objects.filter(organization=reader.organization, is_on=False).values_list("kind", flat=True))
     return [Rule(kind, *texts, told.get(kind, 0), kind not in off) for kind, texts in wording.RULES.items()]
 
@@ -213,14 +225,19 @@ def endpoints_of(reader: Member) -> list[Endpoint]:
     """The organization's endpoints, for who may manage them. One query."""
     if not permissions.can(reader, Action.MANAGE_ORGANIZATION):
         return []
+    found: Iterable[Any] = endpoint_rows(reader.organization).order_by("pk")
+    return [Endpoint(row, row.last_at, row.failed, endpoints.version(row)) for row in found]
+
+
+def endpoint_rows(organization: Organization) -> QuerySet[WebhookEndpoint]:
+    """Those that were not removed, without what is sealed; each with `last_at`, when it took one last, and `failed`, how many
+    deliveries were given up or fail now."""
     bad = Q(deliveries__status=AlertDelivery.Status.FAILED) | Q(
         deliveries__status=AlertDelivery.Status.PENDING, deliveries__attempts__gt=0
     )
-    rows = WebhookEndpoint.objects.for_organization(reader.organization).present().defer("url", "secret", "previous_secret")
+    rows = WebhookEndpoint.objects.for_organization(organization).present().defer("url", "secret", "previous_secret")
     taken = Max("deliveries__tried_at", filter=Q(deliveries__status=AlertDelivery.Status.SENT))
-    counted = rows.annotate(last_at=taken, failed=Count("deliveries", filter=bad))
-    found: Iterable[Any] = counted.order_by("pk")
-    return [Endpoint(row, row.last_at, row.failed, endpoints.version(row)) for row in found]
+    return rows.annotate(last_at=taken, failed=Count("deliveries", filter=bad))
 
 
 def outlook(reader: Member, *, now: datetime) -> Forecast | None:
