@@ -2,7 +2,26 @@
 
 from django.urls import path
 
-from api import accounts, alerts, docs, joining, money, people, plan, pool, request_log, status, usage, webhooks
+from api import (
+    accounts,
+    alerts,
+    docs,
+    invited,
+    joining,
+    keys,
+    limits,
+    money,
+    people,
+    plan,
+    pool,
+    refusals,
+    request_log,
+    requests_for_more,
+    status,
+    teams,
+    usage,
+    webhooks,
+)
 from api.base import Nowhere
 
 urlpatterns = [
@@ -11,6 +30,12 @@ urlpatterns = [
     *status.urls,
     *usage.urls,
     *people.urls,
+    *teams.urls,
+    *invited.urls,
+    *keys.urls,
+    *limits.urls,
+    *requests_for_more.urls,
+    *refusals.urls,
     *pool.urls,
     *joining.urls,
     *accounts.urls,
