@@ -1,14 +1,21 @@
 """How allauth behaves here."""
 
+import logging
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.internal.flows import login as login_flow
+from allauth.account.models import Login
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
 
 from accounts.models import User
+
+logger = logging.getLogger(__name__)
 
 
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth has no types
@@ -16,10 +23,11 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
 
     error_messages = {
         **DefaultAccountAdapter.error_messages,
-        "email_password_mismatch": "E-mail or password do not match. Five wrong tries bring a pause of five minutes.",
-        "too_many_login_attempts": "Too many wrong tries. Wait five minutes, then try again.",
-        "enter_current_password": "That is not your current password.",
-        "incorrect_password": "That is not your password.",
+        "email_password_mismatch": _("E-mail or password do not match. Five wrong tries bring a pause of five minutes."),
+        "too_many_login_attempts": _("Too many wrong tries. Wait five minutes, then try again."),
+        "rate_limited": _("Too many wrong tries. Wait five minutes, then try again."),
+        "enter_current_password": _("That is not your current password."),
+        "incorrect_password": _("That is not your password."),
     }
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
@@ -38,6 +46,10 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
         path: str = reverse("account_reset_password_from_key", kwargs={"uidb36": "UID", "key": "KEY"})
         return f"{settings.PUBLIC_URL}{path.replace('UID-KEY', key)}"
 
+    def format_email_subject(self, subject: Any) -> str:
+        """Subjects begin with the product's name; allauth would put the host's."""
+        return f"Weir: {subject}"
+
     def pre_login(self, request: HttpRequest, user: User, **kwargs: Any) -> HttpResponse | None:
         """By password or passkey. Whom all of their organizations send to a provider is led there (`accounts.identity`)."""
         from accounts import identity_login
@@ -48,6 +60,24 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
         answer: HttpResponse | None = super().pre_login(request, user, **kwargs)
         return answer
 
-    def format_email_subject(self, subject: Any) -> str:
-        """Subjects begin with the product's name; allauth would put the host's."""
-        return f"Weir: {subject}"
+    def get_password_change_redirect_url(self, request: HttpRequest) -> str:
+        return reverse("security")
+
+    def send_notification_mail(
+        self, template_prefix: str, user: User, context: dict[str, Any] | None = None, email: str | None = None
+    ) -> None:
+        """Tells the person of a change of how they sign in, once it is made; what cannot be sent is logged and undoes nothing."""
+        transaction.on_commit(lambda: self._notify(template_prefix, user, context, email))
+
+    def _notify(self, template_prefix: str, user: User, context: dict[str, Any] | None, email: str | None) -> None:
+        try:
+            super().send_notification_mail(template_prefix, user, context, email)
+        except OSError as error:
+            logger.warning("person not told", extra={"template": template_prefix, "error": type(error).__name__})
+
+
+def signed_in_by_password(request: HttpRequest, user: User, *, to: str) -> HttpResponse:
+    """Signs in whoever has just given their password elsewhere than at the sign-in page, and leads them to the path `to`; who has a
+    second factor is asked for it first."""
+    response: HttpResponse = login_flow.perform_password_login(request, {"email": user.email}, Login(user=user, redirect_url=to))
+    return response

@@ -22,6 +22,10 @@ AccountsError
 ├─ ApiTokenError
 │  ├─ TokenScopeUnknown   no token is made for that
 │  └─ TokenScopeMissing   this token was made for something else
+├─ SecondFactorError
+│  ├─ PolicyUnknown       no such sign-in policy
+│  ├─ SecondFactorMissing who asks for a second factor has none
+│  └─ SecondFactorNeeded  the last one stays while it is required
 ├─ IdentityError
 │  ├─ ProviderInvalid     settings of an identity provider that cannot be; facts: field
 │  ├─ ProviderUnreachable no answer, or none that can be used, from an identity provider
@@ -224,3 +228,21 @@ class LinkExpired(LinkInvalid):
 
     code: ClassVar[str] = "link_expired"
     status: ClassVar[int] = 410
+
+
+class SecondFactorError(AccountsError):
+    code: ClassVar[str] = "second_factor_invalid"
+
+
+class PolicyUnknown(SecondFactorError):
+    code: ClassVar[str] = "policy_unknown"
+
+
+class SecondFactorMissing(SecondFactorError):
+    code: ClassVar[str] = "second_factor_missing"
+    status: ClassVar[int] = 409
+
+
+class SecondFactorNeeded(SecondFactorError):
+    code: ClassVar[str] = "second_factor_needed"
+    status: ClassVar[int] = 409

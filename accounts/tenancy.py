@@ -18,7 +18,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from accounts import identity, permissions, vouching
+from accounts import identity, permissions, policies, vouching
 from accounts.identity import SignInElsewhere
 from accounts.models import Member, Organization, User
 from accounts.permissions import Action, Reach
@@ -28,10 +28,15 @@ P = ParamSpec("P")
 M = TypeVar("M", bound=Model)
 
 
+class SecondFactorMissing(Http404):
+    """The organization requires a second factor that its member does not have. A door that does not know of it answers 404."""
+
+
 def membership(user: User | AnonymousUser, slug: str) -> Member:
     """The user's membership in the organization with this slug, if their session reaches it (`accounts.vouching`).
 
-    Raises Http404, also for an organization that is foreign; of them SignInElsewhere, where it asks for its provider's session.
+    Raises Http404, also for an organization that is foreign; of them SignInElsewhere, where it asks for its provider's session, and
+    SecondFactorMissing.
     """
     rows = vouching.reachable(user).select_related("organization__identity_provider", "team", "user")
     with scope.everything():
@@ -44,7 +49,14 @@ def membership(user: User | AnonymousUser, slug: str) -> Member:
     demanded = identity.demanded_of(member)
     if demanded is not None:
         raise SignInElsewhere(demanded)
+    if policies.is_missing(member):
+        raise SecondFactorMissing
     return member
+
+
+def is_barred_anywhere(user: User) -> bool:
+    """Does an organization of the user's require a second factor that they do not have? Of a vouched session none does."""
+    return vouching.vouch_of(user) is None and any(policies.is_missing(member) for member in memberships(user))
 
 
 def memberships(user: User) -> list[Member]:

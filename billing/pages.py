@@ -1,16 +1,16 @@
 """Joining by a one-time link. Here and not in accounts, because the first owner's organization starts on a plan."""
 
 from allauth.account.adapter import get_adapter
-from django.conf import settings
-from django.contrib.auth import login
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_http_methods
 
 from accounts import forms, invitations
+from accounts.adapter import signed_in_by_password
 from accounts.errors import InvitationInvalid
 from billing import joining
 from config.clock import utc_now
@@ -21,7 +21,10 @@ from config.errors import DomainError
 @csrf_protect
 @require_http_methods(["GET", "HEAD", "POST"])
 def join(request: HttpRequest, token: str) -> HttpResponse:
-    """Shows what the link offers; a POST uses it up and signs the person in. A link that does not hold answers 404."""
+    """Shows what the link offers; a POST uses it up and signs the person in; who has a second factor is asked for it first.
+
+    A link that does not hold answers 404.
+    """
     now = utc_now()
     try:
         offer = invitations.look_up(token, now=now)
@@ -53,5 +56,5 @@ def join(request: HttpRequest, token: str) -> HttpResponse:
     except DomainError as error:
         form.add_error(None, error.message)
         return render(request, "accounts/join.html", page, status=error.status)
-    login(request, accepted.user, backend=settings.AUTHENTICATION_BACKENDS[0])
-    return redirect("organization", slug=accepted.member.organization.slug)
+    to = reverse("organization", kwargs={"slug": accepted.member.organization.slug})
+    return signed_in_by_password(request, accepted.user, to=to)

@@ -10,6 +10,7 @@ urlpatterns = [
     path("health/ready", health.ready, name="health_ready"),
     path("health/status", health.status, name="health_status"),
     path("admin/", admin.site.urls),
+    path("accounts/", include("accounts.security_urls")),
     path("accounts/", include("accounts.identity_urls")),
     path("accounts/", include("allauth.urls")),
     path("api/v1/", include("api.urls")),

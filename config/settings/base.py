@@ -94,7 +94,8 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
-    "allauth.usersessions.middleware.UserSessionsMiddleware",
+    "accounts.sessions.SeenMiddleware",
+    "accounts.second_factor.SecondFactorMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]
 
@@ -182,6 +183,30 @@ ACCOUNT_LOGOUT_REDIRECT_URL = "/accounts/login/"
 ACCOUNT_PREVENT_ENUMERATION = True
 # No mail to whoever's address somebody types in; the page answers the same either way.
 ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
+# Who signs in is told of each change of how they do.
+ACCOUNT_EMAIL_NOTIFICATIONS = True
+ACCOUNT_REAUTHENTICATION_METHODS = ("password", "mfa")
+
+MFA_ADAPTER = "accounts.mfa_adapter.MFAAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_PASSKEY_SIGNUP_ENABLED = False
+MFA_RECOVERY_CODES_SHOW_ONCE = True
+# A phone's clock may be half a minute off.
+MFA_TOTP_TOLERANCE = 1
+# Nobody signs up: addresses are the ones that people were invited by.
+MFA_ALLOW_UNVERIFIED_EMAIL = True
+MFA_FORMS = {
+    "activate_totp": "accounts.mfa_forms.ActivateForm",
+    "add_webauthn": "accounts.mfa_forms.AddForm",
+    "authenticate_webauthn": "accounts.mfa_forms.AuthenticateForm",
+    "edit_webauthn": "accounts.mfa_forms.RenameForm",
+    "login_webauthn": "accounts.mfa_forms.LoginForm",
+    "reauthenticate_webauthn": "accounts.mfa_forms.ReauthenticateForm",
+}
+# `accounts.sessions` does it, once a minute.
+USERSESSIONS_TRACK_ACTIVITY = False
+ADMIN_SECOND_FACTOR: bool = ENV.ADMIN_SECOND_FACTOR
 
 SOCIALACCOUNT_ADAPTER = "accounts.social_adapter.SocialAdapter"
 # Nothing of an organization's provider is kept but who it names.

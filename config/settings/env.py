@@ -172,6 +172,7 @@ VARIABLES: tuple[Variable, ...] = (
         "`provider:secret` list, secrets as the provider shows them (`whsec_` and base64); two of one provider while it is rotated",
         secret=True,
     ),
+    Variable("ADMIN_SECOND_FACTOR", _yes_or_no, False, "`yes`: operators need a second factor for the operators' pages"),
     Variable("WEIR_VAR", _path, None, "data folder; default chosen by demo, up and test"),
 )
 
