@@ -1,13 +1,17 @@
-"""Organizations: how they begin, pause and go on. A slug never changes once it is given."""
+"""Organizations: how they begin, are set, pause and go on. A slug never changes once it is given.
+
+Every change is locked, audited and, where the request path goes by it, published. A second time changes nothing.
+"""
 
 import re
 import unicodedata
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from django.db import IntegrityError, transaction
 
 from accounts import audit, names
-from accounts.errors import NotFound, ZoneUnknown
+from accounts.errors import NotFound, OrganizationError, ZoneUnknown
 from accounts.models import Organization, User
 from config import snapshot
 
@@ -33,6 +37,32 @@ def create(name: str, *, by: User | None, timezone: str = "UTC") -> Organization
             data={"slug": organization.slug, "timezone": zone},
         )
     return organization
+
+
+def rename(organization: Organization, name: str, *, by: User | None) -> Organization:
+    """The slug, and with it every address, stays. Raises NameInvalid."""
+    name = names.checked(name, what="An organization's name", longest=120)
+    # The path names it in what it tells.
+    return _set(organization, "name", name, action="organization.renamed", by=by, is_path=True)
+
+
+def set_zone(organization: Organization, timezone: str, *, by: User | None) -> Organization:
+    """The zone alone: counters and periods follow by `quotas.zones.change`, which calls this. Raises ZoneUnknown."""
+    return _set(organization, "timezone", checked_zone(timezone), action="organization.zone_changed", by=by, is_path=True)
+
+
+def set_unpriced_models(organization: Organization, rule: str, *, by: User | None) -> Organization:
+    """What becomes of requests for models without a rate, from the next one on. Raises OrganizationError."""
+    if rule not in Organization.UnpricedModels.values:
+        raise OrganizationError(
+            f"{rule[:40]!r} is not a rule for unpriced models: {' or '.join(Organization.UnpricedModels.values)}."
+        )
+    return _set(organization, "unpriced_models", rule, action="organization.unpriced_models", by=by, is_path=True)
+
+
+def show_pool_to_developers(organization: Organization, is_shown: bool, *, by: User | None) -> Organization:
+    """May developers look at the pool: its windows and states? Pages ask at every request; the path does not."""
+    return _set(organization, "developers_see_pool", is_shown, action="organization.developers_see_pool", by=by, is_path=False)
 
 
 def suspend(organization: Organization, *, by: User | None) -> Organization:
@@ -82,6 +112,27 @@ def _insert(name: str, zone: str) -> Organization:
                 if not Organization.objects.filter(slug=slug).exists():
                     raise
         number += 1
+
+
+def _set(organization: Organization, field: str, value: Any, *, action: str, by: User | None, is_path: bool) -> Organization:
+    """One column, with what it was and is in the audit trail. Returns the row as it now is."""
+    with transaction.atomic():
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
+        before = getattr(organization, field)
+        if before != value:
+            setattr(organization, field, value)
+            organization.save(update_fields=[field])
+            audit.record(
+                organization,
+                actor=by,
+                action=action,
+                object_type="organization",
+                object_id=str(organization.uuid),
+                data={"before": before, "after": value},
+            )
+            if is_path:
+                organization.config_version = snapshot.bump(organization.pk)
+    return organization
 
 
 def _set_active(organization: Organization, *, is_active: bool, by: User | None) -> Organization:

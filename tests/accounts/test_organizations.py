@@ -1,6 +1,8 @@
 """How organizations begin, pause and go on."""
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from accounts import organizations, snapshots
 from accounts.errors import NameInvalid, NotFound, ZoneUnknown
 from accounts.models import AuditEvent, Organization
+from config.errors import DomainError
 from tests import factories
 
 
@@ -103,3 +106,50 @@ def test_five_of_one_name_at_once_get_five_slugs() -> None:
         thread.join()
     base = name.lower()
     assert sorted(slugs) == sorted([base, *(f"{base}-{number}" for number in range(2, 6))])
+
+
+@pytest.mark.django_db
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("act", "value", "field", "action", "is_path"),
+        [
+            (organizations.rename, "  Halden   Robotics ", "name", "organization.renamed", True),
+            (organizations.set_zone, "Europe/Berlin", "timezone", "organization.zone_changed", True),
+            (organizations.set_unpriced_models, "fallback", "unpriced_models", "organization.unpriced_models", True),
+            (organizations.show_pool_to_developers, True, "developers_see_pool", "organization.developers_see_pool", False),
+        ],
+    )
+    def test_each_is_told_once_and_published_where_the_path_goes_by_it(
+        self, act: Callable[..., Organization], value: Any, field: str, action: str, is_path: bool
+    ) -> None:
+        owner = factories.member(organization := factories.organization(plan=None), role="owner").user
+        organization.refresh_from_db()
+        before, version = getattr(organization, field), organization.config_version
+        for _ in range(2):
+            changed = act(organization, value, by=owner)
+        wanted = "Halden Robotics" if field == "name" else value
+        organization.refresh_from_db()
+        assert getattr(changed, field) == getattr(organization, field) == wanted
+        assert organization.config_version == version + (1 if is_path else 0)
+        assert organization.slug == changed.slug
+        [event] = AuditEvent.objects.filter(organization=organization, action=action)
+        assert (event.actor, event.data) == (owner, {"before": before, "after": wanted})
+
+    @pytest.mark.parametrize(
+        ("act", "value", "code"),
+        [
+            (organizations.rename, "", "name_invalid"),
+            (organizations.rename, "a\u202eb", "name_invalid"),
+            (organizations.set_zone, "Mars/Olympus", "timezone_unknown"),
+            (organizations.set_unpriced_models, "free", "organization_invalid"),
+        ],
+    )
+    def test_what_cannot_be_is_refused_and_nothing_changes(self, act: Callable[..., Organization], value: str, code: str) -> None:
+        organization = factories.organization(plan=None)
+        row = Organization.objects.filter(pk=organization.pk).values().get()
+        told = AuditEvent.objects.filter(organization=organization).count()
+        with pytest.raises(DomainError) as refused:
+            act(organization, value, by=None)
+        assert refused.value.code == code
+        assert Organization.objects.filter(pk=organization.pk).values().get() == row
+        assert AuditEvent.objects.filter(organization=organization).count() == told
