@@ -92,26 +92,26 @@ class LastOwner(MemberError):
     status: ClassVar[int] = 409
 
 
+class NotAwaited(MemberError):
+    code: ClassVar[str] = "not_awaited"
+    status: ClassVar[int] = 409
+
+
 class TeamNotForRole(MemberError):
     code: ClassVar[str] = "team_not_for_role"
+
+
+class RoleNotYours(MemberError):
+    code: ClassVar[str] = "role_not_yours"
+    status: ClassVar[int] = 403
 
 
 class PasswordRefused(MemberError):
     code: ClassVar[str] = "password_refused"
 
 
-class NotAwaited(MemberError):
-    code: ClassVar[str] = "not_awaited"
-    status: ClassVar[int] = 409
-
-
 class ApiKeyError(AccountsError):
     code: ClassVar[str] = "key_invalid"
-
-
-class RoleNotYours(MemberError):
-    code: ClassVar[str] = "role_not_yours"
-    status: ClassVar[int] = 403
 
 
 class RoleHoldsNoKeys(ApiKeyError):

@@ -87,7 +87,6 @@ def invite(
         return _create(organization, member.user.email, role, now=now, base_url=base_url)
 
 
-def _awaited(organization: Organization, email: str, role: str, team: Team | None) -> Member | None:
 def withdraw(invitation: Invitation, *, by: User | None, now: datetime) -> Invitation:
     """Ends the link; the person stays a member who is awaited. A second time, or after it was used, changes nothing."""
     with transaction.atomic():
@@ -105,6 +104,7 @@ def withdraw(invitation: Invitation, *, by: User | None, now: datetime) -> Invit
     return invitation
 
 
+def _awaited(organization: Organization, email: str, role: str, team: Team | None) -> Member | None:
     rows = (
         Member.objects.for_organization(organization).current().select_for_update(of=("self",), no_key=True).select_related("user")
     )

@@ -16,6 +16,7 @@ QuotaError
       └─ RequestDecided   somebody was faster
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from config.errors import DomainError

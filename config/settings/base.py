@@ -72,8 +72,8 @@ INSTALLED_APPS = [
     "routing",
     "quotas",
     "proxy",
-]
     "api",
+]
 
 MIDDLEWARE = [
     "config.middleware.TrustedProxyMiddleware",
@@ -276,6 +276,18 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     # `format` is a parameter like any other: one that no view takes.
     "URL_FORMAT_OVERRIDE": None,
+    "DEFAULT_SCHEMA_CLASS": "api.schema.OperationSchema",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Weir",
+    "DESCRIPTION": "Everything that the pages do. A token (`Authorization: Bearer wt_…`) acts as one member of one organization.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "COMPONENT_SPLIT_PATCH": False,
+    "POSTPROCESSING_HOOKS": ["api.schema.with_components"],
+    "SORT_OPERATIONS": False,
 }
 
 LOGGING_CONFIG = "config.logging.configure"
@@ -308,15 +320,3 @@ UNFOLD = {
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": f"{STATIC_URL}img/icon.svg"}],
 }
 SILENCED_SYSTEM_CHECKS: list[str] = []
-    "DEFAULT_SCHEMA_CLASS": "api.schema.OperationSchema",
-}
-SPECTACULAR_SETTINGS = {
-    "TITLE": "Weir",
-    "DESCRIPTION": "Everything that the pages do. A token (`Authorization: Bearer wt_…`) acts as one member of one organization.",
-    "VERSION": "1",
-    "OAS_VERSION": "3.1.0",
-    "SCHEMA_PATH_PREFIX": "/api/v1",
-    "SERVE_INCLUDE_SCHEMA": False,
-    "COMPONENT_SPLIT_PATCH": False,
-    "POSTPROCESSING_HOOKS": ["api.schema.with_components"],
-    "SORT_OPERATIONS": False,
