@@ -71,11 +71,16 @@ def is_number(host: str) -> bool:
     return True
 
 
-def reseal(data: dict[str, Any], *, newest: str) -> dict[str, Any] | None:
+def sealed_in(data: dict[str, Any]) -> dict[str, str]:
+    """The sealed texts of a factor's row, by their names in it."""
+    return {name: data[name] for name in SECRET_NAMES if data.get(name)}
+
+
+def resealed(data: dict[str, Any], *, newest: str) -> dict[str, Any] | None:
     """A row's data with what an older key sealed under the newest one; None if nothing was. Raises `sealing.Broken`."""
     changed = {
         name: sealing.seal(sealing.unseal(text, row=ROW, field=FIELD), row=ROW, field=FIELD)
-        for name in SECRET_NAMES
-        if (text := data.get(name)) and text.partition(":")[0] != newest
+        for name, text in sealed_in(data).items()
+        if text.partition(":")[0] != newest
     }
     return {**data, **changed} if changed else None

@@ -1,7 +1,7 @@
 """The sign-in policy of an organization: of whom it requires a second factor, and who has none.
 
-What counts is an authenticator app or a passkey; recovery codes only stand in for one. Nobody signs in with a key of the gateway or a
-token of the API, so the policy says nothing about them; nor about sessions that the organization's own provider vouches for.
+What counts is an authenticator app or a passkey; recovery codes only stand in for one. Nobody signs in with a key of the gateway or
+a token of the API, so the policy says nothing about them; nor about sessions that the organization's own provider vouches for.
 """
 
 from django.conf import settings
@@ -29,7 +29,10 @@ def is_missing(member: Member) -> bool:
 
 
 def demanding(user: User) -> list[str]:
-    """Who requires a second factor of the person, by name: of the organizations that their session reaches; operators' pages among them, where the install says so."""
+    """Who requires a second factor of the person, by name.
+
+    Of the organizations that their session reaches; the operators' pages are among them, where the install says so.
+    """
     rows = vouching.reachable(user).exclude(organization__second_factor=Organization.SecondFactor.OPTIONAL)
     with scope.everything():
         found = list(rows.select_related("organization").order_by("organization__name", "pk"))

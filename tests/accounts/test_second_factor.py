@@ -18,6 +18,7 @@ from django.test import Client
 from accounts import factors, invitations, mfa_adapter
 from accounts.models import AuditEvent, Member, User
 from config.clock import utc_now
+from routing import rotation
 from tests import factories, secrets
 from tests.accounts import signing_in
 from tests.accounts.signing_in import ACTIVATE, CODES, SECURITY
@@ -309,3 +310,25 @@ def test_an_operator_takes_the_factors_of_somebody_who_lost_them(member: tuple[M
     assert "/accounts/security/" in str(message.body)
     with pytest.raises(CommandError, match="Nobody signs in as"):
         call_command("reset_second_factor", "nobody@example.org")
+
+
+def test_a_rotated_key_seals_factors_anew(member: tuple[Member, str], settings: Any) -> None:
+    """`rotate_encryption_keys` reaches what lies within JSON, too: an old key is not called free while a factor needs it."""
+    one, password = member
+    Authenticator.objects.all().delete()
+    client = signing_in.entered(one, password)
+    secret = signing_in.with_app(client, password)
+    old = next(iter(settings.ENCRYPTION_KEYS))
+    fresh = base64.urlsafe_b64encode(b"another key of thirty-two bytes!").decode()
+    settings.ENCRYPTION_KEYS = {"fresh": fresh, **settings.ENCRYPTION_KEYS}
+    found = rotation.Rotation(newest="fresh")
+    rotation._reseal_factors(found, 500)
+    assert (found.resealed, found.moved) == (2, 0)
+    assert found.keys[old] == 0
+    settings.ENCRYPTION_KEYS = {"fresh": fresh}
+    again = signing_in.entered(one, password)
+    assert again.post(SECOND_STEP, {"code": signing_in.code_of(secret)}).status_code == 302
+    repeated = rotation.Rotation(newest="fresh")
+    rotation._reseal_factors(repeated, 1)
+    assert (repeated.resealed, repeated.current, repeated.broken) == (0, 2, [])
+    Authenticator.objects.all().delete()

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from allauth.mfa.models import Authenticator
 from cryptography.fernet import Fernet
 from django.apps import apps
 from django.core.management import call_command
@@ -29,6 +30,7 @@ OLD, NEW = Fernet.generate_key().decode(), Fernet.generate_key().decode()
 def organization(settings: Any) -> Organization:
     """A tenant with secrets under the old key; the new one is in front now. What other tests left is out of the way."""
     SignInFlow.objects.all().delete()
+    Authenticator.objects.all().delete()
     PoolAccount.objects.all().update(access_token="", refresh_token="")
     settings.ENCRYPTION_KEYS = {"old": OLD}
     organization = made.organization()
