@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from accounts import audit, job_files, permissions
 from accounts.errors import JobForbidden, JobKindUnknown, JobNotFound, JobOver, LinkExpired, LinkInvalid, TooManyJobs
 from accounts.job_files import Out
-from accounts.models import Job, Member, Organization
+from accounts.models import Job, Member, Organization, User
 from accounts.permissions import Action, Reach
 from config import scope
 
@@ -214,10 +214,14 @@ def has_file(job: Job, *, now: datetime) -> bool:
 # ------------------------------------------------------------------------------------------------------------- stopping
 
 
-def stop(job: Job, *, now: datetime) -> bool:
-    """Ends the work; False if it was over already. A worker that is at it notices within a moment."""
-    rows = Job.objects.filter(pk=job.pk, state__in=UNFINISHED)
-    stopped = bool(rows.update(state=Job.State.STOPPED, finished_at=now, moved_at=now))
+def stop(job: Job, *, now: datetime, by: User | None = None) -> bool:
+    """Ends the work; False if it was over already. A worker that is at it notices within a moment. `by` is written down."""
+    with transaction.atomic():
+        rows = Job.objects.filter(pk=job.pk, state__in=UNFINISHED)
+        stopped = bool(rows.update(state=Job.State.STOPPED, finished_at=now, moved_at=now))
+        if stopped and by is not None:
+            data = {"kind": job.kind}
+            audit.record(job.organization, actor=by, action="job.stopped", object_type="job", object_id=str(job.uuid), data=data)
     job.refresh_from_db()
     if stopped:
         over(job)

@@ -12,6 +12,7 @@ from accounts.backoffice import OF_ORGANIZATION, InstallAdmin, LogAdmin, Operato
 from accounts.models import Member, User
 from accounts.permissions import Action
 from billing import admin_money as admin_money  # registers its pages
+from billing import admin_monthly as admin_monthly  # registers its pages
 from billing import admin_rates as admin_rates  # registers its pages
 from billing import credits, plans, subscriptions
 from billing.models import Plan, Subscription, SubscriptionPeriod, UsageHour, UsageRecord

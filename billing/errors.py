@@ -21,6 +21,7 @@ DomainError
    ├─ CreditsRefused       an amount of credits that cannot be moved
    │  └─ NotEnoughCredits  more would be taken back than is left
    ├─ OperatorsOnly        an owner or member would give or take credits
+   ├─ MonthlyRefused       a monthly export that cannot be set up like that
    ├─ RangeInvalid         a time that no report can be made of
    ├─ GroupingUnknown      nothing is summed so
    │  └─ GroupingForbidden not for this role
@@ -204,3 +205,7 @@ class OrganizationUnknown(PaymentRefused):
 
     code: ClassVar[str] = "organization_unknown"
     status: ClassVar[int] = 404
+
+
+class MonthlyRefused(BillingError):
+    code: ClassVar[str] = "monthly_export_invalid"

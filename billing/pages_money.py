@@ -16,7 +16,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from accounts import context, permissions, tenancy
 from accounts.models import Member
 from accounts.permissions import Action
-from billing import changes, csvfile, exports, ledger, plans, statement
+from billing import changes, csvfile, exports, ledger, monthly_told, plans, statement
 from billing.changes import Change
 from billing.errors import ChangeMoved
 from billing.models import Invoice, InvoiceLine, Plan, Subscription
@@ -32,7 +32,7 @@ NOW, NEXT = "now", "next"
 @tenancy.page(Action.SEE_MONEY)
 def invoices(request: HttpRequest, member: Member) -> HttpResponse:
     tenancy.demand(member, Action.SEE_MONEY)
-    return render(request, "billing/invoices.html", _page(request, member, utc_now()))
+    return render(request, "billing/invoices.html", page(request, member, utc_now()))
 
 
 @never_cache
@@ -48,8 +48,8 @@ def change_plan(request: HttpRequest, member: Member) -> HttpResponse:
     plan, when = next((one for one in plans.choices(subscription) if one.slug == asked.get("plan")), None), asked.get("when", NOW)
     if subscription is None or plan is None or when not in (NOW, NEXT):
         raise Http404
-    page = _page(request, member, now)
-    page |= {"chosen": plan.slug, "when": when}
+    shown = page(request, member, now)
+    shown |= {"chosen": plan.slug, "when": when}
     try:
         if request.method == "POST":
             change = (changes.change_plan if when == NOW else changes.change_next)(
@@ -57,14 +57,14 @@ def change_plan(request: HttpRequest, member: Member) -> HttpResponse:
             )
             messages.success(request, _told(change, when))
             return redirect("invoices", slug=member.organization.slug)
-        page["change"] = _preview(subscription, plan, when, now)
+        shown["change"] = _preview(subscription, plan, when, now)
     except ChangeMoved as error:
-        page |= {"change": _preview(subscription, plan, when, now), "trouble": error.message}
-        return render(request, "billing/invoices.html", page, status=error.status)
+        shown |= {"change": _preview(subscription, plan, when, now), "trouble": error.message}
+        return render(request, "billing/invoices.html", shown, status=error.status)
     except DomainError as error:
-        page["trouble"] = error.message
-        return render(request, "billing/invoices.html", page, status=error.status)
-    return render(request, "billing/invoices.html", page)
+        shown["trouble"] = error.message
+        return render(request, "billing/invoices.html", shown, status=error.status)
+    return render(request, "billing/invoices.html", shown)
 
 
 @require_POST
@@ -136,7 +136,8 @@ def _lines(found: Invoice) -> list[dict[str, Any]]:
     ]
 
 
-def _page(request: HttpRequest, member: Member, now: datetime) -> dict[str, Any]:
+def page(request: HttpRequest, member: Member, now: datetime) -> dict[str, Any]:
+    """What Plan & invoices shows."""
     organization = member.organization
     subscription = statement.subscription_of(organization)
     period = statement.current_period(subscription, now) if subscription is not None else None
@@ -159,6 +160,7 @@ def _page(request: HttpRequest, member: Member, now: datetime) -> dict[str, Any]
         "may_change": may_change,
         "plans": plans.offered(subscription) if may_change and subscription is not None else [],
         "when": NOW,
+        "monthly": monthly_told.shown(organization),
     }
 
 

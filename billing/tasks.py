@@ -5,8 +5,10 @@ from datetime import timedelta
 from celery import shared_task
 from django.conf import settings
 
-from billing import partitions, retention, rolling
-from config import scope
+from accounts.models import Organization
+from billing import monthly_export, partitions, retention, rolling
+from billing.models import MonthlyExport, MonthlySend
+from config import scope, walks
 from config.clock import utc_now
 
 AHEAD = timedelta(hours=6)
@@ -27,6 +29,19 @@ def close_ended_periods() -> int:
     """Closes and invoices periods that are over; how many."""
     with scope.everything():
         return rolling.close_due_periods(utc_now(), grace=GRACE)
+
+
+@shared_task
+def send_monthly_exports() -> int:
+    """Begins the exports of months that are over, and mails those that are made; how many mails."""
+    now, sent = utc_now(), 0
+    with scope.everything():
+        due = set(MonthlyExport.objects.filter(is_on=True).values_list("organization_id", flat=True))
+        due |= set(MonthlySend.objects.filter(state__in=monthly_export.OPEN).values_list("organization_id", flat=True))
+    for organization_id in sorted(due):
+        with walks.apart(organization_id):
+            sent += monthly_export.advance(Organization.objects.get(pk=organization_id), now=now)
+    return sent
 
 
 @shared_task

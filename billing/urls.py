@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from billing import pages, pages_money, ratecard_pages, report_page, webhooks
+from billing import monthly_page, pages, pages_money, ratecard_pages, report_page, webhooks
 
 urlpatterns = [
     path("join/<str:token>", pages.join, name="join"),
@@ -16,6 +16,8 @@ urlpatterns = [
     path("o/<slug:slug>/invoices", pages_money.invoices, name="invoices"),
     path("o/<slug:slug>/invoices/plan", pages_money.change_plan, name="change_plan"),
     path("o/<slug:slug>/invoices/plan/keep", pages_money.keep_plan, name="keep_plan"),
+    path("o/<slug:slug>/invoices/monthly", monthly_page.set_monthly, name="set_monthly"),
+    path("o/<slug:slug>/invoices/monthly/<uuid:uuid>/again", monthly_page.send_again, name="send_monthly_again"),
     path("o/<slug:slug>/invoices/ledger.csv", pages_money.ledger_csv, name="ledger_csv"),
     path("o/<slug:slug>/invoices/<uuid:uuid>", pages_money.invoice, name="invoice"),
     path("o/<slug:slug>/invoices/<uuid:uuid>.csv", pages_money.invoice_csv, name="invoice_csv"),

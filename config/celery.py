@@ -57,6 +57,7 @@ app.conf.beat_schedule = {
     "forget-old-refusals": {"task": "quotas.tasks.forget_old_refusals", "schedule": 86400.0},
     "take-up-jobs": {"task": "accounts.tasks.take_up_jobs", "schedule": 30.0, "options": {"expires": 25}},
     "forget-old-jobs": {"task": "accounts.tasks.forget_old_jobs", "schedule": 3600.0},
+    "send-monthly-exports": {"task": "billing.tasks.send_monthly_exports", "schedule": 300.0, "options": {"expires": 290}},
     "make-usage-partitions": {"task": "billing.tasks.make_usage_partitions", "schedule": 21600.0},
     "forget-idempotent-calls": {"task": "api.tasks.forget_idempotent_calls", "schedule": 3600.0},
     "drop-old-usage": {"task": "billing.tasks.drop_old_usage", "schedule": 86400.0},

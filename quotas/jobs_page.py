@@ -71,7 +71,7 @@ def stop_job(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     found, now = _found(member, uuid), utc_now()
     if not _may_stop(member, found):
         raise PermissionDenied
-    stopped = jobs.stop(found, now=now)
+    stopped = jobs.stop(found, now=now, by=member.user)
     if "HX-Request" in request.headers:
         return render(request, "quotas/_job.html", {**_frame(member, now), "job": _row(member, found, now), "is_told": True})
     if stopped:

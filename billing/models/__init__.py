@@ -3,6 +3,7 @@
 from billing.models.catalog import Plan, Rate, RateAlias, RateCard, RateImport, RateOverride
 from billing.models.invoices import Invoice, InvoiceLine, InvoiceSeries
 from billing.models.ledger import CreditLot, LedgerEntry, Purchase
+from billing.models.monthly import MonthlyExport, MonthlySend
 from billing.models.subscriptions import Subscription, SubscriptionPeriod
 from billing.models.usage import UsageHour, UsageRecord
 
@@ -12,6 +13,8 @@ __all__ = [
     "InvoiceLine",
     "InvoiceSeries",
     "LedgerEntry",
+    "MonthlyExport",
+    "MonthlySend",
     "Plan",
     "Purchase",
     "Rate",

@@ -7,7 +7,7 @@ from config.launch import stack
 
 def test_a_worker_that_is_told_of_no_queue_takes_from_every_queue_that_tasks_go_to() -> None:
     taken = set(app.amqp.queues.consume_from)
-    assert taken == set(QUEUES) == set(stack.QUEUES.split(","))
+    assert taken == set(QUEUES) == {*stack.QUEUES.split(","), stack.LONG}
     assert {route["queue"] for route in app.conf.task_routes.values()} <= taken
     assert app.conf.task_default_queue in taken
 
