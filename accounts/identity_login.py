@@ -93,6 +93,11 @@ def sso_organization(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "accounts/sso.html", page)
 
 
+def gone(request: HttpRequest) -> HttpResponse:
+    """Pages of allauth's that have no place here: links of persons to providers come and go by `accounts.identity` only."""
+    raise Http404
+
+
 def demand(request: HttpRequest, user: User) -> HttpResponse | None:
     """The answer in place of a sign-in by password or passkey, if all of the person's organizations ask for their providers."""
     row = identity.instead_of_password(user)

@@ -110,6 +110,14 @@ def test_our_views_stand_before_allauths() -> None:
     assert resolve("/accounts/oidc/any.thing/login/callback/").func is identity_login.callback
 
 
+@pytest.mark.parametrize("path", ["3rdparty/", "3rdparty/signup/", "social/connections/", "social/signup/"])
+def test_nobody_connects_or_disconnects_by_themselves(organization: Organization, okta: OidcProvider, path: str) -> None:
+    client = Client()
+    client.force_login(factories.member(organization, password=factories.password()).user)
+    assert client.get(f"/accounts/{path}").status_code == 404
+    assert client.post(f"/accounts/{path}", {"account": "1"}).status_code == 404
+
+
 def test_the_way_there_has_state_nonce_and_pkce(organization: Organization, okta: OidcProvider) -> None:
     asked = "?scope=admin&auth_params=prompt%3Dnone&process=connect&next=//evil.example"
     query = parse_qs(urlsplit(begun(Client(), organization, asked)).query)
