@@ -1,7 +1,7 @@
 """How a worker does a job: it takes the lease, reports, and ends it. No job is done by two workers at once.
 
 The lease is `moved_at`: who holds it knows its exact value, and writes a new one with every report where it still is that value.
-A worker that is silent for LEASE has lost it; whoever takes the job up writes a value of its own, and the first one's next report
+A worker that is silent for longer has lost it; whoever takes the job up writes a value of its own, and the first one's next report
 finds that and ends its work.
 """
 
@@ -29,6 +29,7 @@ MOST_RUNNING = 2
 """Of one organization at once."""
 MOST_ATTEMPTS = 3
 LEASE = timedelta(seconds=60)
+"""The shortest; a kind may have a longer one (`jobs.Kind.silence`)."""
 UNTOLD = timedelta(seconds=20)
 """So long after its start a waiting job is told to the workers again."""
 REPORT_SECONDS = 0.5
@@ -121,7 +122,7 @@ def claim(job_id: int) -> Job | None:
             return None
         Organization.objects.select_for_update(no_key=True).get(pk=job.organization_id)
         job.refresh_from_db()
-        is_dead = job.state == Job.State.RUNNING and job.moved_at < now - LEASE
+        is_dead = job.state == Job.State.RUNNING and job.moved_at < now - _lease(job.kind)
         if job.state != Job.State.WAITING and not is_dead:
             return None
         running = Job.objects.filter(organization_id=job.organization_id, state=Job.State.RUNNING, moved_at__gte=now - LEASE)
@@ -142,6 +143,10 @@ def claim(job_id: int) -> Job | None:
         jobs.over(job)
         return None
     return Job.objects.select_related("organization", "member__user", "member__team", "member__organization").get(pk=job_id)
+
+
+def _lease(kind: str) -> timedelta:
+    return jobs.kind_of(kind).silence if kind in jobs.kinds() else LEASE
 
 
 def _do(job: Job) -> None:

@@ -39,7 +39,7 @@ _SALT = "weir.accounts.jobs.link"
 Report = Callable[[int, int | None], None]
 """`report(done, total)`: how far it is, in the kind's units; total None while it is not known.
 
-To be called often, at least every 20 seconds, and outside of a transaction. It raises when the job was stopped: let it pass.
+To be called often, well within the kind's `silence`, and outside of a transaction. It raises when the job was stopped: let it pass.
 """
 
 
@@ -69,6 +69,8 @@ class Kind:
     """Who may do this in the whole organization sees everybody's jobs of the kind; None: they are their asker's alone."""
     discard: Callable[[Job], None] | None = None
     """Called once it is over, however it ended: what the job held for its work goes."""
+    silence: timedelta = timedelta(seconds=60)
+    """A worker that reports nothing for so long counts as dead."""
 
 
 _kinds: dict[str, Kind] = {}

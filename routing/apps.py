@@ -9,7 +9,8 @@ class RoutingConfig(AppConfig):
     def ready(self) -> None:
         from config import live_marks as marks
         from config import snapshot
-        from routing import live_marks, snapshots
+        from routing import import_jobs, live_marks, snapshots
 
         snapshot.register_loader("routing", snapshots.load)
         marks.register("pool", live_marks.read)
+        import_jobs.register()

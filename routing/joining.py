@@ -5,8 +5,8 @@ All of them talk to the network and must not run inside a transaction.
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from accounts.models import Organization, User
@@ -55,24 +55,48 @@ def add_files(
 
     Raises TermsNotAccepted and AccountError for what concerns all of them; then nothing was read.
     """
+    check_files(organization, plan=plan, accept_terms=accept_terms, by=by, now=now)
+    return [add_found(organization, one, label=label, plan=plan, by=by, now=now) for one in found_in(files)]
+
+
+def check_files(organization: Organization, *, plan: str | None, accept_terms: bool, by: User | None, now: datetime) -> None:
+    """What concerns all files. Raises TermsNotAccepted, AccountError."""
     accounts.check_plan(plan)
     terms.demand(organization, accepted=accept_terms, by=by, now=now)
-    outcomes = []
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One sign-in of one file, not read yet; or why the file is none."""
+
+    source: str
+    entry: object = field(repr=False)
+    refusal: AuthFileInvalid | None = None
+
+
+def found_in(files: Iterable[tuple[str, bytes]]) -> Iterator[Found]:
     for name, content in files:
         try:
             entries = _entries(name, content)
         except AuthFileInvalid as error:
-            outcomes.append(Outcome(name, None, error.code, error.message))
+            yield Found(name, None, error)
             continue
         for source, entry in entries:
-            try:
-                sign_in = tokens.read_auth_json(entry)
-                joined = add_file_sign_in(organization, sign_in, label=label, plan=plan, by=by, now=now)
-            except DomainError as error:
-                outcomes.append(Outcome(source, None, error.code, error.message))
-            else:
-                outcomes.append(Outcome(source, joined))
-    return outcomes
+            yield Found(source, entry)
+
+
+def add_found(
+    organization: Organization, found: Found, *, label: str = "", plan: str | None = None, by: User | None, now: datetime
+) -> Outcome:
+    """Takes one in, judged on its own. `check_files` comes before the first."""
+    try:
+        if found.refusal is not None:
+            raise found.refusal
+        sign_in = tokens.read_auth_json(found.entry)
+        joined = add_file_sign_in(organization, sign_in, label=label, plan=plan, by=by, now=now)
+    except DomainError as error:
+        return Outcome(found.source, None, error.code, error.message)
+    return Outcome(found.source, joined)
 
 
 def _entries(name: str, content: bytes) -> list[tuple[str, object]]:

@@ -12,6 +12,8 @@ from django import forms as django_forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
@@ -20,7 +22,7 @@ from accounts.models import Member
 from accounts.permissions import Action
 from config.clock import utc_now
 from config.errors import DomainError
-from routing import device, joining, oauth, terms, upkeep
+from routing import device, import_jobs, joining, oauth, terms, upkeep
 from routing.errors import CallbackInvalid, TermsNotAccepted
 from routing.joining import Joined, Outcome
 from routing.models import PoolAccount
@@ -199,6 +201,8 @@ def add_files(request: HttpRequest, member: Member) -> HttpResponse:
         return _again(request, member, FILES, form)
     files = [(str(file.name or "file")[:120], file.read(joining.LARGEST_FILE_BYTES + 1)) for file in given]
     try:
+        if import_jobs.are_many(files):
+            return _import(request, member, form, files)
         outcomes = joining.add_files(
             member.organization,
             files,
@@ -211,6 +215,21 @@ def add_files(request: HttpRequest, member: Member) -> HttpResponse:
     except DomainError as error:
         return _again(request, member, FILES, form, error)
     return _told(request, member, form, outcomes)
+
+
+def _import(request: HttpRequest, member: Member, form: FilesForm, files: Sequence[tuple[str, bytes]]) -> HttpResponse:
+    """Many sign-ins are shown to their upstream by a worker; the page of exports tells what became of each. Raises DomainError."""
+    wanted = form.cleaned_data
+    job = import_jobs.start(
+        member,
+        files,
+        plan=wanted["plan"] or None,
+        accept_terms=_accepted(member, form),
+        place=form.place(),
+        now=utc_now(),
+    )
+    messages.success(request, _("The import has begun. You can leave this page; it goes on, and tells of each sign-in here."))
+    return redirect(f"{reverse('jobs', kwargs={'slug': member.organization.slug})}#job-{job.uuid}")
 
 
 def _told(request: HttpRequest, member: Member, form: FilesForm, outcomes: Sequence[Outcome]) -> HttpResponse:

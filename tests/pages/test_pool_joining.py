@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -10,11 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 
-from accounts.models import AuditEvent, Member
+from accounts import job_running
+from accounts.models import AuditEvent, Job, Member
 from config.clock import utc_now
+from routing import import_jobs, joining
 from routing.models import PoolAccount, SignInFlow
 from tests import factories, secrets
 from tests.pages import made
@@ -460,3 +463,79 @@ def in_thread(client: Client, member: Member, url: str, data: dict[str, Any]) ->
         return post(client, member, url, data)
     finally:
         connection.close()
+
+
+class TestManyFiles:
+    """More sign-ins than a page waits for are a job: it tells of each, and keeps no upload."""
+
+    def begun(self, world: World, files: list[Any]) -> Job:
+        client = made.signed_in(world.owner)
+        answered = post(client, world.owner, "add/files", {"accept_terms": "on", "files": files, "floor_percent": "15"})
+        job = Job.objects.get(organization=world.organization)
+        assert (answered.status_code, answered["location"]) == (302, f"{made.path(world.owner, 'jobs')}#job-{job.uuid}")
+        assert world.accounts() == []
+        return job
+
+    def kept(self, job: Job) -> list[str]:
+        return sorted(path.name.removeprefix(job.asked["upload"]) for path in import_jobs._folder().glob(f"{job.asked['upload']}*"))
+
+    def test_they_are_taken_in_by_a_worker_and_each_is_told(self, world: World, remote: ScriptedUpstream) -> None:
+        minted = [remote.mint(email=f"person{number}@example.test") for number in range(4)]
+        files = [file(minted[0], "one.json"), file([minted[1], {"tokens": None}, minted[2]], "list.json"), file(b"{", "bad.json")]
+        job = self.begun(world, [*files, file(minted[3], "last.json")])
+        assert job.title == "Import of 6 sign-ins"
+        sealed = (import_jobs._folder() / job.asked["upload"]).read_text()
+        tokens = [one["tokens"]["refresh_token"] for one in minted]
+        assert not [token for token in tokens if token in sealed or token in repr(job.asked)]
+        assert stat.S_IMODE((import_jobs._folder() / job.asked["upload"]).stat().st_mode) == 0o600
+        assert job_running.run(job.pk) == "done"
+        job.refresh_from_db()
+        assert (job.done, job.total, job.result["joined"], job.result["refused"], job.file_bytes) == (6, 6, 4, 2, None)
+        assert [one["source"] for one in job.result["outcomes"]] == [
+            "list.json[1]", "bad.json", "one.json", "list.json[0]", "list.json[2]", "last.json",
+        ]  # fmt: skip
+        assert sorted((account.email, account.floor_percent) for account in world.accounts()) == [
+            (f"person{number}@example.test", 15) for number in range(4)
+        ]
+        assert self.kept(job) == []
+        page = text(made.signed_in(world.lead).get(made.path(world.lead, "jobs")).content.decode())
+        assert "bad.json : bad.json is not JSON." in page
+        assert "last.json · person3@example.test is in the pool" in page
+        assert not [token for token in tokens if token in page or token in repr(job.result)]
+
+    def test_a_worker_that_takes_it_up_goes_on_behind_the_last_one(
+        self, world: World, remote: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        minted = [remote.mint() for _ in range(6)]
+        job = self.begun(world, [file(one, f"{number}.json") for number, one in enumerate(minted)])
+        real, asked = joining.add_found, []
+
+        def dies(organization: Any, found: Any, **options: Any) -> Any:
+            asked.append(found.source)
+            if len(asked) == 4:
+                raise OperationalError("the server went away")
+            return real(organization, found, **options)
+
+        monkeypatch.setattr(joining, "add_found", dies)
+        with pytest.raises(OperationalError):
+            job_running.run(job.pk)
+        assert len(world.accounts()) == 3
+        Job.objects.filter(pk=job.pk).update(moved_at=utc_now() - timedelta(seconds=100))
+        assert job_running.run(job.pk) == "running", "three calls for one sign-in may take longer than that"
+        Job.objects.filter(pk=job.pk).update(moved_at=utc_now() - timedelta(seconds=151))
+        assert job_running.run(job.pk) == "done"
+        job.refresh_from_db()
+        assert asked == ["0.json", "1.json", "2.json", "3.json", "3.json", "4.json", "5.json"]
+        assert (len(world.accounts()), job.result["joined"], self.kept(job)) == (6, 6, [])
+
+    def test_what_is_stopped_or_refused_keeps_no_upload(self, world: World, remote: ScriptedUpstream) -> None:
+        files = [remote.mint() for _ in range(6)]
+        client = made.signed_in(world.owner)
+        refused = post(client, world.owner, "add/files", {"files": [file(one) for one in files]})
+        assert "Accept the terms first." in refused.content.decode()
+        assert not Job.objects.filter(organization=world.organization).exists()
+        job = self.begun(world, [file(one) for one in files])
+        assert client.post(made.path(world.owner, f"jobs/{job.uuid}/stop")).status_code == 302
+        assert self.kept(job) == []
+        assert job_running.run(job.pk) == "stopped"
+        assert world.accounts() == []
