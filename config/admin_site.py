@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
+from django.templatetags.static import static
 from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.utils.translation import gettext as _
@@ -89,3 +90,7 @@ def site_header(request: HttpRequest) -> str:
 
 def show_history(request: HttpRequest) -> bool:
     return administration.is_operator(request)
+
+
+def stylesheet(request: HttpRequest) -> str:
+    return static("css/admin.css")

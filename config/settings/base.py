@@ -301,6 +301,7 @@ UNFOLD = {
     "SHOW_BACK_BUTTON": True,
     "DASHBOARD_CALLBACK": "config.admin_dashboard.fill",
     "SIDEBAR": {"show_search": True},
+    "STYLES": ["config.admin_site.stylesheet"],
     # Our own accent (static/css/tokens.css) in place of unfold's purple.
     "COLORS": {
         "primary": {

@@ -5,7 +5,7 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -35,6 +35,8 @@ from billing.models import (
     InvoiceLine,
     InvoiceSeries,
     LedgerEntry,
+    MonthlyExport,
+    MonthlySend,
     Plan,
     Purchase,
     Rate,
@@ -132,7 +134,7 @@ def _now() -> Any:
     return utc_now() - timedelta(minutes=next(_numbers))
 
 
-ONE_EACH = {IdentityProvider, UsageDrain, AuditHead, AlertRule}
+ONE_EACH = {IdentityProvider, UsageDrain, AuditHead, AlertRule, MonthlyExport}
 Build = Callable[[Cast, int], Model]
 
 
@@ -219,6 +221,10 @@ BUILT: dict[type[Model], Build] = {
     ),
     InvoiceLine: lambda c, n: InvoiceLine(
         invoice=c.of(Invoice, n), position=next(_numbers), kind="plan", description=c.name("line"), **_of(c, n)
+    ),
+    MonthlyExport: lambda c, n: MonthlyExport(files=["usage"], **_of(c, n)),
+    MonthlySend: lambda c, n: MonthlySend(
+        month=date(2000, 1, 1) + timedelta(days=next(_numbers)), job=c.of(Job, n), error=c.mark, state="failed", **_of(c, n)
     ),
     ModelFilter: lambda c, n: ModelFilter(name=c.name("filter"), model_names=["m"], **_of(c, n)),
     Limit: lambda c, n: Limit(
