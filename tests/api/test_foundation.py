@@ -317,6 +317,7 @@ def test_too_many_calls_of_a_token_are_told_when_to_come_back(owner: Caller, set
 
 
 def test_too_many_failed_calls_of_an_address_are_held_back_and_nobody_else(owner: Caller, settings: Any) -> None:
+    settings.API_REQUESTS_PER_MINUTE = 600
     address = f"2001:db8:{owner.member.pk & 0xFFFF:x}:{owner.member.pk >> 16 & 0xFFFF:x}::"
 
     def call(last: int, token: str) -> Any:
