@@ -3,7 +3,10 @@
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -17,6 +20,10 @@ from config import addresses
 TIMEOUT = httpx.Timeout(5.0, connect=5.0)
 TOTAL_SECONDS = 8.0
 MOST_BYTES = 256 * 1024
+MOST_AT_ONCE = 8
+"""Calls of one host that a process waits for: a provider that is slow must not hold the threads of everybody's pages."""
+WAIT_SECONDS = 1.0
+_waiting: defaultdict[str, threading.BoundedSemaphore] = defaultdict(lambda: threading.BoundedSemaphore(MOST_AT_ONCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,24 @@ def fetch(
     if bearer:
         headers["authorization"] = f"Bearer {bearer}"
     try:
-        return asyncio.run(_fetch(url, name, form, headers, basic))
+        with _a_turn(url, name):
+            return asyncio.run(_fetch(url, name, form, headers, basic))
     except TimeoutError:
         raise ProviderUnreachable(f"{name} gave no answer within {TOTAL_SECONDS:g} seconds.") from None
     except (httpx.HTTPError, httpx.InvalidURL):
         # Without its cause: a traceback would carry the form.
         raise ProviderUnreachable(f"{name} cannot be reached: the connection failed.") from None
+
+
+@contextmanager
+def _a_turn(url: str, name: str) -> Iterator[None]:
+    turns = _waiting[urlsplit(url).netloc]
+    if not turns.acquire(timeout=WAIT_SECONDS):
+        raise ProviderUnreachable(f"{name} is slow, and too many are waiting for it already.")
+    try:
+        yield
+    finally:
+        turns.release()
 
 
 async def _fetch(

@@ -1,0 +1,67 @@
+"""Calls of identity providers: how many of one host are waited for, how long, and what is in no traceback."""
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from accounts import identity_http
+from accounts.errors import ProviderUnreachable
+
+
+@pytest.fixture(autouse=True)
+def _this_machine_is_allowed(settings: Any) -> None:
+    settings.UPSTREAM_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+
+
+@pytest.fixture
+def silent() -> Any:
+    """A host that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+
+
+def refusal(url: str) -> str:
+    with pytest.raises(ProviderUnreachable) as refused:
+        identity_http.fetch(url, name="The token endpoint", form={"client_secret": "hidden"})
+    assert refused.value.__cause__ is None
+    assert refused.value.__context__ is None or refused.value.__suppress_context__
+    return refused.value.message
+
+
+def test_an_answer_that_drips_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, and the whole never does."""
+    monkeypatch.setattr(identity_http, "TOTAL_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            peer, _ = server.accept()
+            with peer:
+                try:
+                    for _ in range(200):
+                        peer.sendall(b"H")
+                        time.sleep(0.05)
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        started = time.monotonic()
+        assert refusal(f"http://127.0.0.1:{server.getsockname()[1]}/") != ""
+        assert time.monotonic() - started < 3
+        thread.join()
+
+
+def test_a_slow_host_holds_so_many_threads_and_no_more(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity_http, "TOTAL_SECONDS", 1.5)
+    monkeypatch.setattr(identity_http, "WAIT_SECONDS", 0.1)
+    count = identity_http.MOST_AT_ONCE + 3
+    with ThreadPoolExecutor(count) as pool:
+        told = list(pool.map(refusal, [silent] * count))
+    assert told.count("The token endpoint is slow, and too many are waiting for it already.") == 3
+    assert told.count("The token endpoint gave no answer within 1.5 seconds.") == identity_http.MOST_AT_ONCE
+    # The turns are given back.
+    assert refusal(silent) == "The token endpoint gave no answer within 1.5 seconds."
