@@ -93,21 +93,29 @@ def _file(request: HttpRequest, job: Job, member: Member, now: datetime, *, by: 
         object_id=str(job.uuid),
         data={"kind": job.kind, "by": by},
     )
-    content = _stream(file) if isinstance(request, ASGIRequest) else _pieces(file)
+    content = _Async(file) if isinstance(request, ASGIRequest) else _Sync(file)
     return StreamingHttpResponse(content, content_type=kind, headers=headers)
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    with file:
-        while piece := file.read(job_files.PIECE_BYTES):
+class _Pieces:
+    """The file, piece by piece. The answer closes it, also one whose client left before the first piece."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Sync(_Pieces):
+    def __iter__(self) -> Iterator[bytes]:
+        while piece := self._file.read(job_files.PIECE_BYTES):
             yield piece
 
 
-async def _stream(file: BinaryIO) -> AsyncIterator[bytes]:
-    """Read in threads, when the client has taken the piece before. A client that leaves closes it."""
-    read = sync_to_async(file.read, thread_sensitive=False)
-    try:
+class _Async(_Pieces):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Read in threads, when the client has taken the piece before."""
+        read = sync_to_async(self._file.read, thread_sensitive=False)
         while piece := await read(job_files.PIECE_BYTES):
             yield piece
-    finally:
-        file.close()
