@@ -13,9 +13,10 @@ from datetime import datetime
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from accounts import audit, names, permissions
-from accounts.errors import ExpiryPassed, MemberRemoved, NotFound, TokenScopeUnknown
+from accounts.errors import ApiTokenError, ExpiryPassed, MemberRemoved, NotFound, TokenScopeMissing, TokenScopeUnknown
 from accounts.models import ApiToken, Member, Organization, User
 from accounts.permissions import Action, Reach
 from config import scope
@@ -133,6 +134,14 @@ def revoke(token: ApiToken, *, by: User | None, now: datetime) -> ApiToken:
     return token
 
 
+def seen_by(member: Member) -> QuerySet[ApiToken]:
+    """The tokens that work and that the member may know of and revoke: their own; who manages the organization, all of them."""
+    rows = ApiToken.objects.for_organization(member.organization).filter(revoked_at=None, member__removed_at=None)
+    if not permissions.can(member, Action.MANAGE_ORGANIZATION):
+        rows = rows.filter(member=member)
+    return rows.select_related("member__user", "member__team", "organization")
+
+
 def by_public_id(organization: Organization, text: str) -> ApiToken:
     """The organization's token with this public id (`wt_` in front or not). Raises NotFound, the same for a foreign token."""
     match = _PUBLIC_ID.fullmatch(text)
@@ -170,6 +179,15 @@ def scopes_of(member: Member) -> list[str]:
     return [
         name for name, actions in _ACTIONS.items() if any(permissions.reach(member, action) is not Reach.NONE for action in actions)
     ]
+
+
+def check_within(token: ApiToken, *, scopes: Iterable[str], expires_at: datetime | None) -> None:
+    """What a token may hand on: its own scopes and no longer life. Raises TokenScopeMissing, ApiTokenError."""
+    missing = sorted(set(scopes) - set(token.scopes))
+    if missing:
+        raise TokenScopeMissing(f"This token was not made for {missing[0]}, so it makes none for it.", scope=missing[0])
+    if token.expires_at is not None and (expires_at is None or expires_at > token.expires_at):
+        raise ApiTokenError("This token makes none that lasts longer than itself.", expires_at=token.expires_at.isoformat())
 
 
 def _scopes(chosen: Iterable[str]) -> list[str]:

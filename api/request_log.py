@@ -3,7 +3,7 @@
 A developer sees their own rows, whatever is asked for; upstream accounts are told of to who sees the pool, and to nobody else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -101,7 +101,7 @@ class RequestStep(Shape):
 class RequestCandidate(Shape):
     account = Told()
     score = Told()
-    room = Told(help_text="Credits of headroom.")
+    room = Told(allow_null=True, help_text="Credits of headroom; null: no bound.")
     is_chosen = Flag()
 
 
@@ -179,7 +179,7 @@ class Requests(Resource):
     )
     def get(self, call: Call) -> Any:
         sight = labels.sight(call.member)
-        wanted = _wanted(call, sight)
+        wanted = wanted_of(call, sight, call.query)
         at = paging.place(call.request, call.member.organization_id)
         place = None
         if at is not None:
@@ -227,9 +227,8 @@ def _entry(whose: Whose, name: str) -> Entry | None:
     return request_log.entry(whose, name) or request_log.of_response(whose, name)
 
 
-def _wanted(call: Call, sight: Sight) -> Wanted:
-    """Raises FilterRefused, FilterMissing (404), FilterForbidden (403)."""
-    asked = call.query
+def wanted_of(call: Call, sight: Sight, asked: Mapping[str, Any]) -> Wanted:
+    """What these fields of `RequestQuery` look for. Raises FilterRefused, FilterMissing (404), FilterForbidden (403)."""
     query = {name.removesuffix("_id"): str(asked[name]) for name in asked if name not in ("start", "end")}
     query |= {to: asked[name].isoformat() for name, to in (("start", "from"), ("end", "to")) if name in asked}
     query["range"] = request_filters.CUSTOM
@@ -331,6 +330,10 @@ def _amount(row: Refusal, name: str) -> str | None:
     return None if value is None else amount_text(row.metric or "credits", value)
 
 
+def _credits(micro: int | None) -> str | None:
+    return None if micro is None else credits.text(micro)
+
+
 def _opened(sight: Sight, entry: Entry, names: Labels) -> dict[str, Any]:
     if entry.logged is None:
         assert entry.refusal is not None
@@ -343,7 +346,7 @@ def _opened(sight: Sight, entry: Entry, names: Labels) -> dict[str, Any]:
         "session": row.session or None,
         "tier_asked": settled.tier_asked or None,
         "tier_billed": settled.tier_billed or None,
-        "held": credits.text(settled.held) if settled.held is not None else None,
+        "held": _credits(settled.held),
         "counted_tokens": opened.counted,
         "is_from_seat": opened.seat,
         "steps": [
@@ -369,9 +372,10 @@ def _rankings(opened: Opened) -> list[dict[str, Any]]:
         {
             "title": one.title,
             "count": one.count,
-            "turn": one.turn or None,
+            "turn": _credits(one.turn_micro),
             "candidates": [
-                {"account": row.account, "score": row.score, "room": row.room, "is_chosen": row.is_chosen} for row in one.candidates
+                {"account": row.account, "score": row.score, "room": _credits(row.head), "is_chosen": row.is_chosen}
+                for row in one.candidates
             ],
         }
         for one in opened.rankings
@@ -387,7 +391,7 @@ def _lines(opened: Opened) -> list[dict[str, Any]]:
                 "name": part.name,
                 "tokens": part.tokens,
                 "rate": part.rate,
-                "credits": credits.text(part.credits) if part.credits is not None else None,
+                "credits": _credits(part.credits),
             }
             for part in one.parts
         ]

@@ -32,6 +32,7 @@ WHY = {
     403: "The token was not made for this, or the member's role does not allow it. Nothing was done.",
     404: "There is no such thing in this organization. Another organization's is answered the same.",
     409: "It cannot be done as things stand. Nothing was done.",
+    410: "What it names was there, or will be, and is not there now.",
     413: "The body is too large.",
     415: "The body is not `application/json`.",
     422: "The Idempotency-Key belongs to another call or body. Nothing was done.",

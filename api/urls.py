@@ -5,7 +5,9 @@ from django.urls import path
 from api import (
     accounts,
     alerts,
+    audit_trail,
     docs,
+    exports,
     invited,
     joining,
     keys,
@@ -17,8 +19,10 @@ from api import (
     refusals,
     request_log,
     requests_for_more,
+    settings,
     status,
     teams,
+    tokens,
     usage,
     webhooks,
 )
@@ -44,5 +48,9 @@ urlpatterns = [
     *request_log.urls,
     *plan.urls,
     *money.urls,
+    *audit_trail.urls,
+    *exports.urls,
+    *settings.urls,
+    *tokens.urls,
     path("<path:rest>", Nowhere.as_view(), name="api_nowhere"),
 ]

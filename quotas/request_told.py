@@ -105,22 +105,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An account that was in the running, best first. `score`: the strategy's, `room`: credits of headroom, for the turn."""
+    """An account that was in the running, best first. `score`: the strategy's, `room`: credits of headroom, for the turn; `head`:
+    the same in micro-credits, None: no bound."""
 
     account: str
     score: str
     room: str
     is_chosen: bool
+    head: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The candidates of one try. `count`: how many there were, of whom the log keeps the best."""
+    """The candidates of one try. `count`: how many there were, of whom the log keeps the best. `turn_micro`: micro-credits."""
 
     title: str
     candidates: Sequence[Candidate]
     count: int
     turn: str
+    turn_micro: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,14 +305,15 @@ def _rankings(trace: Sequence[dict[str, Any]], tell: _Names) -> list[Ranking]:
                 "–" if score is None else f"{score:g}",
                 "no bound" if head is None else display.credits(round(head * display.MICRO)),
                 account_id == step.get("account_id"),
+                None if head is None else round(head * display.MICRO),
             )
             for account_id, score, head in best
         ]
         turn = step.get("turn")
         title = "Candidates" if len(trace) == 1 else f"Candidates of try {number}"
         count = int(step.get("candidates", len(best)))
-        text = display.credits(round(turn * display.MICRO)) if isinstance(turn, int | float) else ""
-        found.append(Ranking(title, candidates, count, text))
+        micro = round(turn * display.MICRO) if isinstance(turn, int | float) else None
+        found.append(Ranking(title, candidates, count, "" if micro is None else display.credits(micro), micro))
     return found
 
 
