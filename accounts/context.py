@@ -63,8 +63,9 @@ def navigation(member: Member, current: str) -> tuple[Section, ...]:
         sections[title].append(_link(member, "overview", "Overview", current))
         if permissions.reach(member, Action.SEE_MEMBERS) is not Reach.NONE:
             sections["Team"].append(_link(member, "members", "Members & limits", current))
-        if permissions.reach(member, Action.SEE_POOL) is not Reach.NONE:
-            sections["Team"].append(_link(member, "pool", "Pool", current))
+        pool = permissions.reach(member, Action.GLANCE_AT_POOL)
+        if pool is not Reach.NONE:
+            sections["You" if usage is Reach.OWN else "Team"].append(_link(member, "pool", "Pool", current))
         requests = permissions.reach(member, Action.SEE_REQUESTS)
         if requests is not Reach.NONE:
             sections["You" if requests is Reach.OWN else "Team"].append(_link(member, "request_log", "Request log", current))
@@ -75,6 +76,10 @@ def navigation(member: Member, current: str) -> tuple[Section, ...]:
         sections["Money"].append(_link(member, "invoices", "Plan & invoices", current))
     if usage is not Reach.NONE:
         sections["You" if usage is Reach.OWN else "Money"].append(_link(member, "jobs", "Exports", current))
+    if permissions.can(member, Action.MANAGE_ORGANIZATION):
+        sections["Team"].append(_link(member, "settings", "Settings", current))
+    else:
+        sections["You" if you else "Money"].append(_link(member, "settings_tokens", "API tokens", current))
     return tuple(Section(title, tuple(links)) for title, links in sections.items() if links)
 
 

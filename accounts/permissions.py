@@ -18,6 +18,9 @@ class Action(StrEnum):
     MANAGE_MEMBERS = "manage_members"
     """Add and remove developers; other roles are an owner's to give (`may_give_role`)."""
     SET_LIMITS = "set_limits"
+    GLANCE_AT_POOL = "glance_at_pool"
+    """How the pool stands, without its accounts' names and persons: who sees the pool, and where the organization turned it on
+    (`developers_see_pool`) its developers and leads of teams."""
     SEE_POOL = "see_pool"
     MANAGE_POOL = "manage_pool"
     SEE_ALERTS = "see_alerts"
@@ -58,6 +61,7 @@ TABLE: dict[str, dict[Action, Reach]] = {
         Action.SEE_MEMBERS: Reach.SCOPE,
         Action.MANAGE_MEMBERS: Reach.SCOPE,
         Action.SET_LIMITS: Reach.SCOPE,
+        Action.GLANCE_AT_POOL: Reach.WHOLE,
         Action.SEE_POOL: Reach.WHOLE,
         Action.MANAGE_POOL: Reach.WHOLE,
         Action.SEE_ALERTS: Reach.SCOPE,
@@ -75,11 +79,17 @@ TABLE: dict[str, dict[Action, Reach]] = {
 def reach(member: Member, action: Action) -> Reach:
     """How far this member's right to the action goes; WHOLE and SCOPE come out as NONE, SCOPE or WHOLE of this very member."""
     given = TABLE[member.role][action]
+    if action is Action.GLANCE_AT_POOL and _is_shown_pool(member):
+        return Reach.WHOLE
     if given is Reach.WHOLE and member.team_id is not None:
         return Reach.NONE
     if given is Reach.SCOPE and member.team_id is None:
         return Reach.WHOLE
     return given
+
+
+def _is_shown_pool(member: Member) -> bool:
+    return member.role in (Member.Role.DEVELOPER, Member.Role.LEAD) and member.organization.developers_see_pool
 
 
 def can(member: Member, action: Action, *, of: Member | None = None, team_id: int | None = None) -> bool:

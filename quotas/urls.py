@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from quotas import alerts_page, files_page, jobs_page, limits_page, members_page, pages, request_pages
+from quotas import alerts_page, files_page, jobs_page, limits_page, members_page, pages, request_pages, settings_urls
 
 urlpatterns = [
     path("o/<slug:slug>/key", pages.key, name="key"),
@@ -39,4 +39,5 @@ urlpatterns = [
     path("files/<str:token>", files_page.signed_file, name="signed_file"),
     path("o/<slug:slug>/requests", request_pages.request_log_page, name="request_log"),
     path("o/<slug:slug>/requests/<str:name>", request_pages.request_page, name="request"),
+    *settings_urls.urlpatterns,
 ]

@@ -24,7 +24,7 @@ from config import snapshot
 from config.clock import utc_now
 from config.errors import DomainError
 from config.redis import RedisUnavailable
-from routing import carried, device, explanation, oauth, outlook, selection, snapshots, standing, terms, timeline
+from routing import carried, device, explanation, oauth, outlook, pool_glance, selection, snapshots, standing, terms, timeline
 from routing.carried import Carried
 from routing.errors import NoAccountAvailable
 from routing.explanation import Explanation
@@ -73,9 +73,10 @@ class Shown:
 
 @never_cache
 @require_safe
-@tenancy.page(Action.SEE_POOL)
+@tenancy.page(Action.GLANCE_AT_POOL)
 def pool_page(request: HttpRequest, member: Member) -> HttpResponse:
-    return show(request, member)
+    """All of it for who sees the pool; for the others how it stands."""
+    return show(request, member) if permissions.can(member, Action.SEE_POOL) else pool_glance.show(request, member)
 
 
 def path(member: Member, pool: Pool | None = None) -> str:

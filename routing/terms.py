@@ -47,3 +47,23 @@ def demand(organization: Organization, *, accepted: bool, by: User | None, now: 
             object_id=str(row.uuid),
             data={"terms": SIGN_IN_TERMS},
         )
+
+
+def withdraw(organization: Organization, *, by: User | None) -> Organization:
+    """No sign-in account joins any more until the terms are accepted anew. Those that are there serve on: they are taken out one by
+    one, by the organization or by the person each belongs to. A second time changes nothing."""
+    with transaction.atomic():
+        row = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
+        if row.sign_in_terms_accepted_at is not None:
+            accepted_at = row.sign_in_terms_accepted_at
+            row.sign_in_terms_accepted_at, row.sign_in_terms_accepted_by = None, None
+            row.save(update_fields=["sign_in_terms_accepted_at", "sign_in_terms_accepted_by"])
+            audit.record(
+                row,
+                actor=by,
+                action="organization.sign_in_terms_withdrawn",
+                object_type="organization",
+                object_id=str(row.uuid),
+                data={"accepted_at": accepted_at.isoformat()},
+            )
+    return row

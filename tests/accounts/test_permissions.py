@@ -16,6 +16,7 @@ RIGHTS = {
     Action.SEE_MEMBERS:         ("NONE", "SCOPE", "NONE", "SCOPE"),
     Action.MANAGE_MEMBERS:      ("NONE", "SCOPE", "NONE", "SCOPE"),
     Action.SET_LIMITS:          ("NONE", "SCOPE", "NONE", "SCOPE"),
+    Action.GLANCE_AT_POOL:      ("NONE", "WHOLE", "NONE", "SCOPE"),
     Action.SEE_POOL:            ("NONE", "WHOLE", "NONE", "SCOPE"),
     Action.MANAGE_POOL:         ("NONE", "WHOLE", "NONE", "SCOPE"),
     Action.SEE_ALERTS:          ("OWN", "SCOPE", "SCOPE", "SCOPE"),

@@ -72,11 +72,11 @@ def test_who_is_not_signed_in_is_asked_to(developer: Member) -> None:
 def test_navigation_leads_only_where_the_role_may_go(developer: Member) -> None:
     page = made.signed_in(developer).get(made.path(developer)).content.decode()
     links = re.findall(r'<a href="(/o/[^"]+)"', page.split('<nav class="nav"')[1].split("</nav>")[0])
-    assert links == [made.path(developer, page) for page in ("key", "overview", "requests", "alerts", "usage", "jobs")]
+    assert links == [made.path(developer, page) for page in ("key", "overview", "requests", "alerts", "usage", "jobs", "settings/tokens")]
     finance = factories.member(developer.organization, role="finance")
     page = made.signed_in(finance).get(made.path(finance, "overview")).content.decode()
     links = re.findall(r'<a href="(/o/[^"]+)"', page.split('<nav class="nav"')[1].split("</nav>")[0])
-    assert links == [made.path(finance, page) for page in ("overview", "alerts", "usage", "invoices", "jobs")]
+    assert links == [made.path(finance, page) for page in ("overview", "alerts", "usage", "invoices", "jobs", "settings/tokens")]
     assert "<h2>Money</h2>" in page
     assert "My key" not in page
     lead = factories.member(developer.organization, role="lead", team=developer.team)
