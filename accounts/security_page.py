@@ -60,6 +60,7 @@ def security(request: HttpRequest) -> HttpResponse:
         "codes": _codes(codes) if codes is not None else None,
         "demanding": demanding,
         "is_protected": is_protected,
+        "is_alone_enough": any(one.is_alone for one in passkeys),
         "is_missing": bool(demanding) and not is_protected,
         "is_only": len(passkeys) + (app is not None) == 1,
         "go_on": request.session.get(second_factor.GO_ON) if is_protected else None,

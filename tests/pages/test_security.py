@@ -65,7 +65,10 @@ def test_the_first_sentence_says_what_lets_one_in_and_who_is_in(member: tuple[Me
     with_passkey(one, rk=True)
     made.signed_in(one, HTTP_USER_AGENT=FIREFOX).get(SECURITY)
     said = text_of(client)
-    assert "Beside your password, your authenticator app or a passkey is asked for. 2 browsers are signed in as you." in said
+    assert (
+        "Beside your password, your authenticator app or a passkey is asked for. A passkey alone lets you in, too. 2 browsers"
+        in said
+    )
     assert "Laptop Signs in without a password" in said
 
 
