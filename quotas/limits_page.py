@@ -5,32 +5,22 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from accounts import tenancy
-from accounts.models import ApiKey, Member, Team
+from accounts.models import ApiKey, Member
 from accounts.permissions import Action
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import levels, limits, requests, rights
+from quotas import bulk, levels, limits, requests, rights, undo_offer
 from quotas.boost_forms import AmountForm, DecisionForm, LimitForm, MoreForm, told
-from quotas.members_page import EDIT, MORE, NEW, Opened, find, show_member, show_members
+from quotas.members_page import EDIT, MORE, NEW, Opened, show_member, show_members
 from quotas.models import Limit, LimitBoost, LimitRequest
 from quotas.rights import Subject
-
-_RELATED = ("organization", "team", "member__user", "member__team", "key__member__user", "key__member__team", "model_filter")
-
-
-def _limit(member: Member, uuid: UUID) -> Limit:
-    """404 for another organization's, 403 for one that is not the member's to set."""
-    limit = tenancy.owned(Limit.objects.select_related(*_RELATED), member.organization, uuid)
-    if not rights.may_change(member, limit):
-        raise PermissionDenied
-    return limit
 
 
 def _holder(limit: Limit) -> Member | None:
@@ -50,31 +40,15 @@ def _back(request: HttpRequest, member: Member, holder: Member | None) -> HttpRe
     return redirect("members", slug=member.organization.slug)
 
 
-def _subject(member: Member, level: str) -> tuple[str, str, Subject, Member | None]:
-    """Scope, what `limits.set_limit` calls it, the row, and whose page it belongs on. Raises Http404, PermissionDenied."""
+def _subject(member: Member, level: str) -> tuple[str, Subject, Member | None]:
+    """Scope, the row, and whose page it belongs on. Raises Http404, PermissionDenied."""
     scope, _, uuid = level.partition(":")
-    subject: Subject = None
-    holder: Member | None = None
-    of = ""
     try:
-        found = UUID(uuid) if uuid else None
+        subject = rights.find_subject(member, scope, UUID(uuid) if uuid else None)
     except ValueError:
         raise Http404 from None
-    if scope == Limit.Scope.TEAM and found:
-        subject = tenancy.owned(Team.objects.all(), member.organization, found)
-        of = subject.name
-    elif scope == Limit.Scope.MEMBER and found:
-        subject = holder = find(member, found)
-        assert holder.user is not None
-        of = holder.user.email
-    elif scope == Limit.Scope.KEY and found:
-        subject = tenancy.owned(ApiKey.objects.unrevoked().select_related("member"), member.organization, found)
-        of, holder = subject.public_id, find(member, subject.member.uuid)
-    elif level != Limit.Scope.ORGANIZATION:
-        raise Http404
-    if not rights.may_set(member, subject):
-        raise PermissionDenied
-    return scope, of, subject, holder
+    holder = subject.member if isinstance(subject, ApiKey) else subject if isinstance(subject, Member) else None
+    return scope, subject, holder
 
 
 @never_cache
@@ -83,7 +57,7 @@ def _subject(member: Member, level: str) -> tuple[str, str, Subject, Member | No
 def set_limit(request: HttpRequest, member: Member) -> HttpResponse:
     """A new limit, or another amount for the one that asks the same question."""
     form = LimitForm(request.POST)
-    scope, of, _, holder = _subject(member, request.POST.get("level", ""))
+    scope, subject, holder = _subject(member, request.POST.get("level", ""))
     if not form.is_valid():
         return _shown(request, member, holder, Opened(NEW, "", form), 422)
     wanted = form.cleaned_data
@@ -96,7 +70,7 @@ def set_limit(request: HttpRequest, member: Member) -> HttpResponse:
         set_ = limits.set_limit(
             member.organization,
             scope=scope,
-            of=of,
+            of=rights.name_of(subject),
             metric=wanted["metric"],
             window=wanted["window"],
             amount=wanted["amount"],
@@ -108,18 +82,23 @@ def set_limit(request: HttpRequest, member: Member) -> HttpResponse:
         told(form, "amount", error)
         return _shown(request, member, holder, Opened(NEW, "", form), error.status)
     if set_ is not None:
-        limit = Limit.objects.select_related(*_RELATED).get(uuid=set_)
-        messages.success(request, f"{levels.named(limit)} is {levels.amount_text(limit)} from the next request on.")
+        limit = Limit.objects.select_related(*rights.RELATED).get(uuid=set_)
+        _say_set(request, member, limit, bulk.Undo())
     return _back(request, member, holder)
+
+
+def _say_set(request: HttpRequest, member: Member, limit: Limit, undo: bulk.Undo) -> None:
+    text = _("{limit} is {amount} from the next request on.").format(limit=levels.named(limit), amount=levels.amount_text(limit))
+    undo_offer.make(request, member, text, undo, row=str(limit.uuid))
 
 
 @never_cache
 @require_POST
 @tenancy.page(Action.SET_LIMITS)
 def change_limit(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
-    limit = _limit(member, uuid)
+    limit = rights.find_limit(member, uuid)
     form = AmountForm(request.POST)
-    holder = _holder(limit)
+    holder, was = _holder(limit), limit.amount
     if not form.is_valid():
         return _shown(request, member, holder, Opened(EDIT, str(uuid), form), 422)
     try:
@@ -127,15 +106,19 @@ def change_limit(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespon
     except DomainError as error:
         told(form, "amount", error)
         return _shown(request, member, holder, Opened(EDIT, str(uuid), form), error.status)
-    limit.refresh_from_db()
-    messages.success(request, f"{levels.named(limit)} is {levels.amount_text(limit)} from the next request on.")
+    changed = Limit.objects.select_related(*rights.RELATED).filter(pk=limit.pk).first()
+    if changed is None:
+        messages.warning(request, _("Nothing was changed: the limit was removed meanwhile."))
+    else:
+        undo = bulk.undo_of_amount(changed, was) if changed.amount != was else bulk.Undo()
+        _say_set(request, member, changed, undo)
     return _back(request, member, holder)
 
 
 @require_POST
 @tenancy.page(Action.SET_LIMITS)
 def remove_limit(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
-    limit = _limit(member, uuid)
+    limit = rights.find_limit(member, uuid)
     whose = levels.named(limit)
     try:
         limits.change(limit, "none", by=member.user, setter=member)
@@ -151,14 +134,14 @@ def remove_limit(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespon
 @tenancy.page(Action.SET_LIMITS)
 def boost(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     """More of a limit for a time."""
-    limit = _limit(member, uuid)
+    limit = rights.find_limit(member, uuid)
     form = MoreForm(request.POST)
     holder = _holder(limit)
     if not form.is_valid():
         return _shown(request, member, holder, Opened(MORE, str(uuid), form), 422)
     wanted, zone, now = form.cleaned_data, ZoneInfo(member.organization.timezone), utc_now()
     try:
-        limits.boost(
+        given = limits.boost(
             limit,
             extra=requests.extra_of(limit, wanted["extra"]),
             until=requests.checked_until(form.ends_at(zone), now=now, zone=zone),
@@ -171,7 +154,8 @@ def boost(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
         told(form, error.facts.get("field", "extra"), error)
         return _shown(request, member, holder, Opened(MORE, str(uuid), form), error.status)
     last = f"{wanted['until']:%a} {wanted['until'].day} {wanted['until']:%b}"
-    messages.success(request, f"{levels.named(limit)} is raised until the end of {last}, from the next request on.")
+    text = _("{limit} is raised until the end of {day}, from the next request on.").format(limit=levels.named(limit), day=last)
+    undo_offer.make(request, member, text, bulk.Undo((("boost", str(given.uuid)),)), row=str(limit.uuid))
     return _back(request, member, holder)
 
 
@@ -179,7 +163,7 @@ def boost(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
 @tenancy.page(Action.SET_LIMITS)
 def end_boost(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     given = tenancy.owned(LimitBoost.objects.select_related("limit"), member.organization, uuid)
-    limit = _limit(member, given.limit.uuid)
+    limit = rights.find_limit(member, given.limit.uuid)
     limits.end_boost(given, by=member.user, now=utc_now())
     messages.success(request, f"What was given on top has ended: {levels.named(limit)} is {levels.amount_text(limit)}.")
     return _back(request, member, _holder(limit))

@@ -6,6 +6,7 @@ htmx only swaps the card that a link or form belongs to.
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -17,20 +18,21 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from accounts import context, display, invitations, members, permissions, teams, tenancy
+from accounts import context, display, invitations, managing, permissions, teams, tenancy
 from accounts.models import ApiKey, Member, Team
 from accounts.permissions import Action
 from billing import joining
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import boost_forms, levels, live, refused, requests, rights
+from quotas import boost_forms, bulk, levels, live, refused, requests, rights, undo_offer
 from quotas.boost_forms import InviteForm, RoleForm, told
 from quotas.models import Limit
 
-EDIT, MORE, NEW, INVITE = "edit", "more", "new", "invite"
+EDIT, MORE, NEW, INVITE, PLACE = "edit", "more", "new", "invite", "place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,42 @@ class Opened:
 
 def opened(request: HttpRequest) -> Opened:
     """What the query asks for."""
-    for kind in (EDIT, MORE, NEW, INVITE):
+    for kind in (EDIT, MORE, NEW, INVITE, PLACE):
         if kind in request.GET:
             return Opened(kind, request.GET[kind])
     return Opened()
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Whom the list is narrowed to: part of a name or e-mail, a team's uuid, only who is close to a limit."""
+
+    text: str = ""
+    team: str = ""
+    is_low: bool = False
+
+    @classmethod
+    def read(cls, request: HttpRequest) -> "Sought":
+        return cls(request.GET.get("q", "").strip()[:120], request.GET.get("team", ""), request.GET.get("low") == "1")
+
+    def matches(self, one: levels.Person) -> bool:
+        email = one.member.user.email if one.member.user is not None else ""
+        if self.text and self.text.casefold() not in f"{one.member} {email}".casefold():
+            return False
+        if self.team and (one.member.team is None or str(one.member.team.uuid) != self.team):
+            return False
+        return one.is_low or not self.is_low
+
+    @property
+    def query(self) -> str:
+        """As the page's address has it; "" where nothing is sought."""
+        wanted = {"q": self.text, "team": self.team, "low": "1" if self.is_low else ""}
+        found = urlencode({name: value for name, value in wanted.items() if value})
+        return f"?{found}" if found else ""
+
+    @property
+    def is_narrow(self) -> bool:
+        return bool(self.text or self.team or self.is_low)
 
 
 def show_members(
@@ -57,25 +91,37 @@ def show_members(
     open_: Opened | None = None,
     link: invitations.Link | None = None,
     decided: tuple[str, str] | None = None,
+    many: dict[str, Any] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """The page. `link` is an invitation made just now; `decided` are the uuid and the error of a request that was not decided."""
+    """The page. `link` is an invitation made just now; `decided` are the uuid and the error of a request that was not decided;
+    `many` is a change for many that is being made (`bulk_page`)."""
     now = utc_now()
     frame = context.frame(member, "members", now)
     scope = levels.of_scope(member, now=now)
     open_ = open_ or opened(request)
     low = [one for one in scope.people if one.is_low]
+    sought = Sought.read(request)
+    people = [one for one in scope.people if sought.matches(one)]
+    may_manage = permissions.can(member, Action.MANAGE_MEMBERS, team_id=member.team_id)
     page = {
         **frame,
         **_offered(member, open_, frame["zone"], now),
         "scope": scope,
         "low": low,
+        "people": people,
+        "sought": sought,
+        "narrow": sought.query,
+        "used": None if any(one.used is None for one in people) else sum(one.used or 0 for one in people),
+        "many": many,
+        "offer": undo_offer.shown(request, member),
+        "manageable": {one.member.pk for one in people if may_manage and managing.may_manage(member, one.member)},
         "waiting": _waiting(member, decided),
         "subjects": [("organization", f"{member.organization} (everybody together)")] * rights.may_set(member, None)
         + [(f"team:{team.uuid}", f"{team} team") for team in scope.teams if rights.may_set(member, team)]
         + [(f"member:{one.member.uuid}", str(one.member)) for one in scope.people if rights.may_set(member, one.member)],
         "refusals": refused.of_scope(member),
-        "may_manage": permissions.can(member, Action.MANAGE_MEMBERS, team_id=member.team_id),
+        "may_manage": may_manage,
         "roles": _roles(member),
         "link": link,
         "path": reverse("members", kwargs={"slug": member.organization.slug}),
@@ -122,11 +168,12 @@ def show_member(
         "refusals": refused.of_scope(member, of=found),
         "found_name": str(found),
         "grace_text": display.duration(settings.KEY_ROTATION_GRACE_SECONDS),
-        "may_manage": _may_manage(member, found),
+        "may_manage": managing.may_manage(member, found),
         "may_use_keys": permissions.can(member, Action.USE_KEYS, of=found),
         "roles": _roles(member),
-        "teams": _teams(member),
+        "teams": manageable_teams(member),
         "role_form": role_form,
+        "offer": undo_offer.shown(request, member),
         "path": reverse("member", kwargs={"slug": member.organization.slug, "uuid": found.uuid}),
     }
     return render(request, "quotas/member.html", page, status=status)
@@ -140,7 +187,7 @@ def _offered(member: Member, open_: Opened, zone: ZoneInfo, now: Any) -> dict[st
         "today": now.astimezone(zone).date(),
         "until": boost_forms.until_for(None, now, zone),
         "last_day": boost_forms.last_day(now, zone),
-        "team_names": [team.name for team in _teams(member)] if open_.kind == INVITE else [],
+        "team_names": [team.name for team in manageable_teams(member)] if open_.kind in (INVITE, PLACE) else [],
     }
 
 
@@ -163,24 +210,10 @@ def _roles(member: Member) -> list[tuple[str, str]]:
     return [(role, label) for role, label in Member.Role.choices if permissions.may_give_role(member, role, team_id=member.team_id)]
 
 
-def _teams(member: Member) -> list[Team]:
+def manageable_teams(member: Member) -> list[Team]:
+    """Into which the member may put people."""
     rows = Team.objects.filter(organization=member.organization)
     return list(rows if member.team_id is None else rows.filter(pk=member.team_id))
-
-
-def _may_manage(member: Member, found: Member) -> bool:
-    """Owners manage everybody, leads the developers of their scope."""
-    return permissions.can(member, Action.MANAGE_MEMBERS, of=found) and permissions.may_give_role(
-        member, found.role, team_id=found.team_id
-    )
-
-
-def find(member: Member, uuid: UUID | str) -> Member:
-    """A current member of the organization; 404 for another one, 403 out of the reader's scope."""
-    current = Member.objects.current().select_related("organization", "user", "team")
-    found = tenancy.owned(current, member.organization, uuid)
-    tenancy.demand(member, Action.SEE_MEMBERS, of=found)
-    return found
 
 
 @never_cache
@@ -194,7 +227,7 @@ def members_page(request: HttpRequest, member: Member) -> HttpResponse:
 @require_safe
 @tenancy.page(Action.SEE_MEMBERS)
 def member_page(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
-    return show_member(request, member, find(member, uuid))
+    return show_member(request, member, managing.find(member, uuid))
 
 
 @never_cache
@@ -213,16 +246,7 @@ def invite(request: HttpRequest, member: Member) -> HttpResponse:
     try:
         with transaction.atomic():
             team = _team(member, wanted["team"])
-            tenancy.demand(member, Action.MANAGE_MEMBERS, team_id=team.pk if team else None)
-            link = invitations.invite(
-                member.organization,
-                wanted["email"],
-                role=wanted["role"],
-                team=team,
-                name=wanted["name"],
-                by=member.user,
-                now=utc_now(),
-            )
+            link = managing.invite(member, wanted["email"], role=wanted["role"], team=team, name=wanted["name"], now=utc_now())
     except DomainError as error:
         told(form, _field(error.code), error)
         return show_members(request, member, open_=Opened(INVITE, "", form), status=error.status)
@@ -232,22 +256,35 @@ def invite(request: HttpRequest, member: Member) -> HttpResponse:
 @require_POST
 @tenancy.page(Action.MANAGE_MEMBERS)
 def change_member(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
-    found = find(member, uuid)
+    found = managing.find(member, uuid)
     form = RoleForm(request.POST)
+
+    def again(status: int) -> HttpResponse:
+        """The page that the form stood on, with the form open."""
+        if request.POST.get("page") == "members":
+            return show_members(request, member, open_=Opened(PLACE, str(uuid), form), status=status)
+        return show_member(request, member, found, role_form=form, status=status)
+
     if not form.is_valid():
-        return show_member(request, member, found, role_form=form, status=422)
+        return again(422)
     wanted = form.cleaned_data
-    if not _may_manage(member, found) or not permissions.may_give_role(member, wanted["role"], team_id=member.team_id):
+    if not managing.may_manage(member, found) or not permissions.may_give_role(member, wanted["role"], team_id=member.team_id):
         form.add_error("role", "Leads look after the developers of their scope; other roles are an owner’s to give.")
-        return show_member(request, member, found, role_form=form, status=403)
+        return again(403)
+    role, was = found.role, found.team
     try:
         with transaction.atomic():
             team = _team(member, wanted["team"])
-            members.change(found, role=wanted["role"], team=team, by=member.user, now=utc_now())
+            changed = managing.change(member, found, role=wanted["role"], team=team, has_team=True, now=utc_now())
     except DomainError as error:
         told(form, _field(error.code), error)
-        return show_member(request, member, found, role_form=form, status=error.status)
-    messages.success(request, f"{found} is {form.cleaned_data['role']} of {team or 'the whole organization'} from now on.")
+        return again(error.status)
+    text = _("{member} is {role} of {team} from now on.").format(
+        member=found, role=changed.get_role_display().lower(), team=team or _("the whole organization")
+    )
+    # A role may have cost its keys, which do not come back; a team alone can be taken back.
+    back = bulk.undo_of_team(changed, was) if role == changed.role else bulk.Undo()
+    undo_offer.make(request, member, text, back, row=str(found.uuid))
     return redirect("members", slug=member.organization.slug)
 
 
@@ -255,11 +292,11 @@ def change_member(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespo
 @tenancy.page(Action.MANAGE_MEMBERS)
 def remove_member(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     """Removes if the name was typed in."""
-    found = find(member, uuid)
+    found = managing.find(member, uuid)
     tenancy.demand(member, Action.MANAGE_MEMBERS, of=found)
     name = str(found)
     here = redirect("member", slug=member.organization.slug, uuid=found.uuid)
-    if not _may_manage(member, found):
+    if not managing.may_manage(member, found):
         role = found.get_role_display().lower()
         messages.warning(request, f"Nothing was changed: {name} is {role}, and only an owner removes one.")
         return here
@@ -267,7 +304,7 @@ def remove_member(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespo
         messages.warning(request, f"Nobody was removed: the name typed was not {name}.")
         return here
     try:
-        removed = joining.leave(found, by=member.user, now=utc_now())
+        removed = joining.dismiss(member, found, now=utc_now())
     except DomainError as error:
         messages.warning(request, f"Nobody was removed: {error.message}")
         return here

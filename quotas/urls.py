@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from quotas import alerts_page, files_page, jobs_page, limits_page, members_page, pages, request_pages, settings_urls
+from quotas import alerts_page, bulk_page, files_page, jobs_page, limits_page, members_page, pages, request_pages, settings_urls
 
 urlpatterns = [
     path("o/<slug:slug>/key", pages.key, name="key"),
@@ -20,6 +20,8 @@ urlpatterns = [
     path("o/<slug:slug>/members/limits/<uuid:uuid>/boost", limits_page.boost, name="boost_limit"),
     path("o/<slug:slug>/members/boosts/<uuid:uuid>/end", limits_page.end_boost, name="end_boost"),
     path("o/<slug:slug>/members/requests/<uuid:uuid>", limits_page.decide, name="decide_request"),
+    path("o/<slug:slug>/members/bulk", bulk_page.change_many, name="change_many"),
+    path("o/<slug:slug>/members/undo", bulk_page.undo, name="undo_change"),
     path("o/<slug:slug>/members/<uuid:uuid>", members_page.member_page, name="member"),
     path("o/<slug:slug>/members/<uuid:uuid>/change", members_page.change_member, name="change_member"),
     path("o/<slug:slug>/members/<uuid:uuid>/remove", members_page.remove_member, name="remove_member"),

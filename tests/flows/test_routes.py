@@ -119,6 +119,7 @@ RULES: dict[str, Rule] = {
     "ratecards/<uuid:uuid>/apply": OPERATORS,
     "o/<slug:slug>/": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/settings": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/overview/begun": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/settings/name": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/settings/zone": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/settings/unpriced": Rule(get=(405,), post=(404,)),
@@ -152,6 +153,8 @@ RULES: dict[str, Rule] = {
     "o/<slug:slug>/members/limits/<uuid:uuid>/boost": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/members/boosts/<uuid:uuid>/end": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/members/requests/<uuid:uuid>": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members/bulk": Rule(get=(405,), post=(404,)),
+    "o/<slug:slug>/members/undo": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/members/<uuid:uuid>": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/members/<uuid:uuid>/change": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/members/<uuid:uuid>/remove": Rule(get=(405,), post=(404,)),
@@ -274,10 +277,14 @@ RULES: dict[str, Rule] = {
     "api/v1/settings/zone-preview": API,
     "api/v1/settings/sign-in-policy-preview": API,
     "api/v1/settings/sign-in-terms": API,
-    "api/v1/settings/fallbacks": API,
+    "api/v1/settings/identity-provider": API,
+    "api/v1/settings/identity-provider/test": API,
+    "api/v1/fallbacks": API,
+    "api/v1/blocked-models": API,
+    "api/v1/blocked-models/<uuid:uuid>": API,
     "api/v1/tokens": API,
     "api/v1/tokens/<uuid:uuid>": API,
-    "api/v1/<path:rest>": FOREIGN,
+    "api/v1/<rest>": FOREIGN,
 }
 
 
