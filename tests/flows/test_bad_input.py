@@ -82,6 +82,8 @@ TAKEN: dict[str, dict[str, str]] = {
     "members/{member}/remove": {"confirm": "{name}"},
     "key/{key}/revoke": {"confirm": "laptop"},
     "invoices/plan": {"plan": "pro", "when": "next", "promise": "x"},
+    "invoices/monthly": {"files": "ledger", "recipients": "{key}"},
+    "jobs": {"what": "usage_rows", "range": "custom", "from": "{day}", "to": "{day}"},
     "alerts/rules": {"kind": "limit", "on": "0"},
     "alerts/endpoints": {"name": "Chat", "url": "http://10.0.0.1/x", "format": "standard"},
     "alerts/endpoints/{endpoint}/remove": {"confirm": "Chat"},
@@ -144,6 +146,8 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "usage/totals.csv": ("by", "range", "month", "from", "to", "bom"),
     "usage/requests.csv": ("range", "month", "from", "to", "bom"),
     "invoices": ("before", "entries"),
+    "jobs": ("before",),
+    "members.csv": ("bom",),
     "invoices/plan": ("plan", "when"),
     "invoices/ledger.csv": ("bom",),
 }
