@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404
 
-from accounts import audit, identity_http, members, names, vouching
+from accounts import audit, factors, identity_http, members, names, vouching
 from accounts.errors import LastOwner, NameInvalid, ProviderInvalid, ProviderUnreachable, SignInRefused
 from accounts.identity_tokens import WELL_KNOWN, Claims
 from accounts.models import IdentityProvider, Member, Organization, User
@@ -355,10 +355,10 @@ def _joined(row: IdentityProvider, user: User, role: str, name: str) -> Member:
         name = names.checked(name, what="A person's name", longest=120) if name else ""
     except NameInvalid:
         name = ""
-    had_password = user.has_usable_password()
+    had_way_in = user.has_usable_password() or factors.has_one(user.pk)
     member = members.add(row.organization, user.email, role=role, by=None, name=name)
-    # Whose password it is, nobody here knows: another organization's link may have set it.
-    member.is_vouched = had_password
+    # Whose password or passkey it is, nobody here knows: another organization's link may have led to it.
+    member.is_vouched = had_way_in
     member.save(update_fields=["is_vouched"])
     return member
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from allauth.mfa.models import Authenticator
 from allauth.socialaccount.models import SocialAccount
 
 from accounts import identity, invitations, members
@@ -189,6 +190,13 @@ def test_a_new_person_becomes_a_member_with_the_role(organization: Organization)
     assert (admitted.link.uid, admitted.link.provider, admitted.link.extra_data) == ("1", str(row.uuid), {})
     added = AuditEvent.objects.get(organization=organization, action="member.added")
     assert (added.actor, added.actor_label) == (None, "Okta (sign-in provider)")
+
+
+def test_who_had_a_passkey_before_comes_in_by_the_provider_only(organization: Organization) -> None:
+    row = provider(organization)
+    user = User.objects.create_user(address(organization))
+    Authenticator.objects.create(user=user, type=Authenticator.Type.WEBAUTHN, data={})
+    assert identity.admit(row, claims(user.email, "eng"), now=utc_now()).member.is_vouched
 
 
 def test_the_same_person_again_is_known_by_the_providers_id(organization: Organization) -> None:
