@@ -130,6 +130,7 @@ class InvitationAdmin(OperatorAdmin):
 class ApiKeyAdmin(OperatorAdmin):
     """Keys are issued and rotated by the people they belong to, who alone see the secret; here they are ended."""
 
+    plural = "API keys"
     seen_by = Action.USE_KEYS
     list_display = ("public_id", "name", "member", "organization", "created_at", "expires_at", "revoked_at")
     list_filter = (("revoked_at", admin.EmptyFieldListFilter), OF_ORGANIZATION, "created_at", "expires_at")
@@ -149,6 +150,7 @@ class ApiKeyAdmin(OperatorAdmin):
 class ApiTokenAdmin(OperatorAdmin):
     """Tokens of the API act as their member; here they are ended."""
 
+    plural = "API tokens"
     seen_by = Action.MANAGE_ORGANIZATION
     list_display = ("public_id", "name", "member", "organization", "scopes", "created_at", "expires_at", "revoked_at")
     list_filter = (("revoked_at", admin.EmptyFieldListFilter), OF_ORGANIZATION, "created_at", "expires_at")

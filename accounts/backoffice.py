@@ -42,6 +42,8 @@ class OperatorAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
     hidden: ClassVar[tuple[str, ...]] = ()
     derived: ClassVar[tuple[str, ...]] = ()
     """Methods shown among the fields."""
+    plural: ClassVar[str] = ""
+    """What the rows are called, where the model's name and an "s" are not it."""
     seen_by: ClassVar[Action | None] = None
     """Which right shows a member their organization's rows; None: the page is the operators' alone."""
     tenant: ClassVar[str] = "organization"
@@ -53,9 +55,12 @@ class OperatorAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
     is_long: ClassVar[bool] = False
     """A log that grows without end: nothing of it is counted or sorted as a whole."""
     list_per_page = 50
-    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     list_filter_submit = True
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.show_full_result_count = not self.is_long
 
     # ------------------------------------------------------------------------------------------------------------ rights
 
@@ -100,7 +105,8 @@ class OperatorAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
         asked = request.POST.get("action") if request.method == "POST" else None
         if asked and asked not in self.get_actions(request):
             raise PermissionDenied
-        answer: HttpResponse = super().changelist_view(request, extra_context)
+        named = {"title": str(self.plural)[:1].upper() + str(self.plural)[1:]} if self.plural else {}
+        answer: HttpResponse = super().changelist_view(request, {**named, **(extra_context or {})})
         return answer
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None) -> HttpResponse:

@@ -143,6 +143,7 @@ class LedgerEntryAdmin(LogAdmin, MovingAdmin):
 
     form = AdjustForm
     form_fields = ("organization", "how_many", "reason", "corrects", "reference")
+    plural = "Ledger entries"
     seen_by = Action.SEE_MONEY
     list_display = ("occurred_at", "organization", "kind", "debit", "credit", "amount_text", "reference", "reason")
     list_filter = ("kind", OF_ORGANIZATION, "occurred_at")

@@ -162,6 +162,7 @@ class RateAdmin(PricedAdmin):
 
 @admin.register(RateAlias)
 class RateAliasAdmin(RatesAdmin):
+    plural = "Rate aliases"
     list_display = ("alias", "model", "valid_from", "valid_to", "card")
     list_filter = ("card", ("valid_to", admin.EmptyFieldListFilter))
     list_select_related = ("card",)

@@ -14,6 +14,7 @@ from django.templatetags.static import static
 from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 from unfold.dataclasses import SearchResult
 from unfold.sites import UnfoldAdminSite
@@ -25,6 +26,8 @@ MOST_FOUND = 100
 
 class Site(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
     """Signing in, passwords and second factors are allauth's: the admin has no door of its own."""
+
+    index_title = gettext_lazy("Overview")
 
     def has_permission(self, request: HttpRequest) -> bool:
         return administration.is_operator(request) or administration.member(request) is not None
@@ -42,6 +45,14 @@ class Site(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
             "administrator": member,
             "administered": [row for row in seen if member is not None and row.pk != member.pk],
         }
+
+    def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[dict[str, Any]]:
+        """With the names that a page gives itself, where Django's plural is none."""
+        apps: list[dict[str, Any]] = super().get_app_list(request, app_label)
+        for app in apps:
+            for model in app["models"]:
+                model["name"] = self.get_model_admin(model["model"]).plural or model["name"]
+        return apps
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
         """Who is signed in and may come in goes on; who may not is refused; who is not signed in signs in where everybody does."""

@@ -118,6 +118,7 @@ class RefusalAdmin(OperatorAdmin):
 class DriftAdmin(OperatorAdmin):
     """Differences that the reconciler found; `manage.py reconcile --repair` puts them right."""
 
+    plural = "Drift"
     seen_by = Action.MANAGE_ORGANIZATION
     date_hierarchy = "found_at"
     list_display = ("found_at", "organization", "kind", "record", "field", "expected", "counted", "repaired_at")
@@ -212,6 +213,7 @@ class WebhookEndpointAdmin(OperatorAdmin):
 class AlertDeliveryAdmin(OperatorAdmin):
     """The delivery log: every message, how often it was tried, and what came back."""
 
+    plural = "Alert deliveries"
     seen_by = Action.SEE_ALERTS
     is_long = True
     actions = ("retry",)

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from allauth.socialaccount.models import SocialAccount
+from django.conf import settings
 from django.contrib import admin
+from django.contrib.sessions.backends.db import SessionStore
 from django.core.cache import cache
 from django.db.models import ForeignKey, Model
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import reverse
 
-from accounts import backoffice
-from accounts.models import ApiKey, ApiToken, AuditEvent, Job, Member, Organization, Team, User
+from accounts import backoffice, vouching
+from accounts.models import ApiKey, ApiToken, AuditEvent, IdentityProvider, Job, Member, Organization, Team, User
 from billing.models import LedgerEntry, Plan, UsageRecord
 from config.clock import utc_now
 from quotas.models import Alert, LimitBoost, WebhookEndpoint
@@ -354,3 +357,53 @@ def test_who_has_lost_the_right_has_lost_the_admin() -> None:
         assert two.get(where(Team, "changelist")).status_code == 302, change
     Member.objects.filter(pk=two.member.pk).update(is_awaited=False)
     assert two.get("/admin/").status_code == 200
+
+
+# ------------------------------------------------------------------------------------------------- who vouches for the session
+
+
+def provided(of: Cast, user: User, **fields: Any) -> Client:
+    """A client whose session the organization's provider vouches for."""
+    provider = IdentityProvider.objects.get(organization=of.organization)
+    IdentityProvider.objects.filter(pk=provider.pk).update(is_active=True, email_domains=[user.email.split("@")[1]], **fields)
+    link = SocialAccount.objects.create(user=user, provider=str(provider.uuid), uid=admin_rows.word())
+    request = HttpRequest()
+    request.session = SessionStore()
+    vouching.sign_in(request, user, provider, link)
+    request.session.save()
+    client = Client()
+    client.cookies[settings.SESSION_COOKIE_NAME] = str(request.session.session_key)
+    return client
+
+
+def test_a_session_of_an_organizations_provider_reaches_that_organization_only() -> None:
+    two = two_of("owner")
+    user = two.member.user
+    assert user is not None
+    Member.objects.create(organization=two.foreign.organization, user=user, role="owner")
+    User.objects.filter(pk=user.pk).update(last_organization=two.own.organization)
+    client = provided(two.foreign, user)
+    page = client.get(where(Team, "changelist")).content.decode()
+    assert two.foreign.mark in page
+    assert two.own.mark not in page
+    assert client.post(reverse("admin:choose", args=[two.own.organization.uuid])).status_code == 404
+    assert client.get(where(Team, "change", two.own.made[Team][0].pk)).status_code == 302
+    User.objects.filter(pk=user.pk).update(is_superuser=True)
+    assert client.get("/admin/").status_code == 302
+
+
+def test_who_must_sign_in_at_the_provider_does_not_come_in_by_password() -> None:
+    two = two_of("lead")
+    user = two.member.user
+    assert user is not None
+    vouched = provided(two.own, user, is_required=True)
+    assert two.client.get("/admin/").status_code == 302
+    assert two.client.get(where(Team, "changelist")).status_code == 302
+    assert vouched.get(where(Team, "changelist")).status_code == 200
+
+
+def test_a_required_second_factor_is_required_here_too() -> None:
+    two = two_of("owner")
+    Organization.objects.filter(pk=two.own.organization.pk).update(second_factor="leads")
+    for url in ("/admin/", where(Team, "changelist"), "/admin/search/?s=a"):
+        assert two.client.get(url)["Location"] == reverse("security"), url
