@@ -1,4 +1,5 @@
-"""The organization's settings: name, zone, rules for models, sign-in policy, terms of sign-in accounts. For owners.
+"""The organization's settings: name, zone, sign-in policy, terms of sign-in accounts. For owners. Rules for models are in
+`api.model_rules`.
 
 What belongs together is one transaction: of several settings in one call, all are set or none.
 """
@@ -13,23 +14,11 @@ from accounts import api_tokens, organizations, policies
 from accounts.models import IdentityProvider, Organization
 from accounts.permissions import Action
 from api.base import Call, Resource, operation
-from api.fields import Choice, Flag, ListOf, Moment, Query, Shape, Text, Told, Uuid, iso
+from api.fields import Choice, Flag, Moment, Query, Shape, Text, Told, Uuid, iso
 from quotas import zones
-from routing import fallbacks, terms
+from routing import terms
 
 TAG = "Settings"
-
-
-class ProviderShape(Shape):
-    """The organization's OpenID Connect provider, without its secret."""
-
-    id = Uuid()
-    name = Told()
-    issuer = Told()
-    client_id = Told()
-    email_domains = ListOf(child=Told())
-    is_active = Flag()
-    is_required = Flag(help_text="Members of its domains sign in there only.")
 
 
 class SettingsShape(Shape):
@@ -40,7 +29,7 @@ class SettingsShape(Shape):
     unpriced_models = Choice(choices=Organization.UnpricedModels.choices, help_text="What becomes of models without a price.")
     second_factor = Choice(choices=Organization.SecondFactor.choices, help_text="Of whom a second factor is required.")
     developers_see_pool = Flag(help_text="May developers look at the pool's windows and states?")
-    identity_provider = ProviderShape(allow_null=True)
+    has_identity_provider = Flag(help_text="People sign in by OpenID Connect: see `settings/identity-provider`.")
     sign_in_terms_accepted_at = Moment(allow_null=True)
     sign_in_terms_accepted_by = Told(allow_null=True)
     created_at = Moment()
@@ -95,22 +84,6 @@ class AcceptedTerms(Shape):
 
 class AcceptBody(Shape):
     accept = Choice(choices=["I accept these terms for the organization"])
-
-
-class FallbackShape(Shape):
-    """Which models may serve requests for a model, in this order, where it cannot be served itself."""
-
-    model = Told()
-    fallbacks = ListOf(child=Told())
-
-
-class FallbacksShape(Shape):
-    rules = FallbackShape(many=True)
-
-
-class FallbackBody(Shape):
-    model = Text(max_length=120)
-    fallbacks = ListOf(child=Text(max_length=120), max_length=20, help_text="Empty: the rule goes.")
 
 
 class Settings(Resource):
@@ -195,34 +168,6 @@ class SignInTerms(Resource):
         return {"text": terms.SIGN_IN_TERMS, "accepted_at": iso(accepted_at)}
 
 
-class Fallbacks(Resource):
-    @operation(
-        "listFallbacks",
-        tag=TAG,
-        summary="List rules for models that stand in for others",
-        scope=api_tokens.SETTINGS_READ,
-        action=Action.MANAGE_ORGANIZATION,
-        answers=FallbacksShape,
-    )
-    def get(self, call: Call) -> Any:
-        return _fallbacks(call)
-
-    @operation(
-        "setFallback",
-        tag=TAG,
-        summary="Say which models may stand in for one",
-        description="From the next request on. A model without a price is passed over.",
-        scope=api_tokens.SETTINGS_WRITE,
-        action=Action.MANAGE_ORGANIZATION,
-        body=FallbackBody,
-        answers=FallbacksShape,
-        examples={"A smaller one": {"model": "gpt-5.5", "fallbacks": ["gpt-5.4"]}},
-    )
-    def put(self, call: Call) -> Any:
-        fallbacks.set_fallbacks(call.member.organization, call.body["model"], call.body["fallbacks"], by=call.by)
-        return _fallbacks(call)
-
-
 def _set(call: Call, organization: Organization, asked: Mapping[str, Any]) -> None:
     """In a transaction. Raises what the settings raise."""
     if "name" in asked:
@@ -240,28 +185,15 @@ def _set(call: Call, organization: Organization, asked: Mapping[str, Any]) -> No
 
 def _told(call: Call) -> dict[str, Any]:
     row = Organization.objects.select_related("sign_in_terms_accepted_by").get(pk=call.member.organization_id)
-    provider = IdentityProvider.objects.defer("client_secret").filter(organization=row).first()
     return {
         "id": str(row.uuid),
         **{name: getattr(row, name) for name in ("slug", "name", "timezone", "unpriced_models", "second_factor")},
         "developers_see_pool": row.developers_see_pool,
-        "identity_provider": _provider(provider) if provider is not None else None,
+        "has_identity_provider": IdentityProvider.objects.filter(organization=row, is_active=True).exists(),
         "sign_in_terms_accepted_at": iso(row.sign_in_terms_accepted_at),
         "sign_in_terms_accepted_by": row.sign_in_terms_accepted_by.email if row.sign_in_terms_accepted_by is not None else None,
         "created_at": iso(row.created_at),
     }
-
-
-def _provider(row: IdentityProvider) -> dict[str, Any]:
-    return {
-        "id": str(row.uuid),
-        **{name: getattr(row, name) for name in ("name", "issuer", "client_id", "email_domains", "is_active", "is_required")},
-    }
-
-
-def _fallbacks(call: Call) -> dict[str, Any]:
-    found = fallbacks.of(call.member.organization)
-    return {"rules": [{"model": model, "fallbacks": chain} for model, chain in found.items()]}
 
 
 urls = [
@@ -269,5 +201,4 @@ urls = [
     path("settings/zone-preview", ZoneChange.as_view(), name="api_zone_preview"),
     path("settings/sign-in-policy-preview", PolicyChange.as_view(), name="api_policy_preview"),
     path("settings/sign-in-terms", SignInTerms.as_view(), name="api_accept_terms"),
-    path("settings/fallbacks", Fallbacks.as_view(), name="api_fallbacks"),
 ]

@@ -1,6 +1,6 @@
 """Everything below `/api/v1/`. Each module of resources tells its own paths in `urls`."""
 
-from django.urls import path
+from django.urls import path, re_path
 
 from api import (
     accounts,
@@ -8,10 +8,12 @@ from api import (
     audit_trail,
     docs,
     exports,
+    identity,
     invited,
     joining,
     keys,
     limits,
+    model_rules,
     money,
     people,
     plan,
@@ -51,6 +53,9 @@ urlpatterns = [
     *audit_trail.urls,
     *exports.urls,
     *settings.urls,
+    *identity.urls,
+    *model_rules.urls,
     *tokens.urls,
-    path("<path:rest>", Nowhere.as_view(), name="api_nowhere"),
+    # Of any characters: a line break too is answered in the form of the API.
+    re_path(r"^(?P<rest>(?s:.)+)\Z", Nowhere.as_view(), name="api_nowhere"),
 ]

@@ -102,6 +102,12 @@ def _tell(row: RateAlias, action: str, by: User | None) -> None:
         actor=by,
         action=action,
         object_type="ratealias",
-        object_id=row.alias,
-        data={"model": row.model, "valid_from": row.valid_from.isoformat(), "valid_to": row.valid_to and row.valid_to.isoformat()},
+        # Which is shorter than a name may be; the whole of it is in the data.
+        object_id=row.alias[:64],
+        data={
+            "alias": row.alias,
+            "model": row.model,
+            "valid_from": row.valid_from.isoformat(),
+            "valid_to": row.valid_to and row.valid_to.isoformat(),
+        },
     )

@@ -69,8 +69,9 @@ def set_fallbacks(organization: Organization, model: str, chain: Sequence[str], 
                 actor=by,
                 action="fallback.set" if wanted else "fallback.removed",
                 object_type="model_fallback",
-                object_id=model,
-                data={"before": before, "after": wanted},
+                # Which is shorter than a name may be; the whole of it is in the data.
+                object_id=model[:64],
+                data={"model": model, "before": before, "after": wanted},
             )
     return wanted
 

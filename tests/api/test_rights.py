@@ -16,9 +16,25 @@ from django.urls import URLPattern
 from accounts import api_tokens, jobs
 from accounts.models import Job, Member
 from accounts.permissions import Action, Reach, reach
-from api import accounts, alerts, audit_trail, exports, joining, money, plan, pool, request_log, settings, tokens, webhooks
+from api import (
+    accounts,
+    alerts,
+    audit_trail,
+    exports,
+    identity,
+    joining,
+    model_rules,
+    money,
+    plan,
+    pool,
+    request_log,
+    settings,
+    tokens,
+    webhooks,
+)
 from api.base import Operation
 from config.clock import utc_now
+from quotas import model_rules as model_rules_of
 from quotas.alerts.models import Alert, WebhookEndpoint
 from routing.models import Pool
 from tests import factories
@@ -27,7 +43,22 @@ from tests.flows.untouched import rows_of
 from tests.pages import made
 
 pytestmark = pytest.mark.django_db
-MODULES = (pool, accounts, joining, alerts, webhooks, request_log, plan, money, exports, settings, tokens, audit_trail)
+MODULES = (
+    pool,
+    accounts,
+    joining,
+    alerts,
+    webhooks,
+    request_log,
+    plan,
+    money,
+    exports,
+    settings,
+    identity,
+    model_rules,
+    tokens,
+    audit_trail,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +100,7 @@ class World:
         endpoint = WebhookEndpoint.objects.create(organization=self.organization, name="x", format="slack", origin="https://x")
         token = api_tokens.issue(self.owner, name="t", by=None, now=now).token
         job = Job.objects.create(organization=self.organization, member=self.owner, kind="ledger", title="Ledger")
+        block = model_rules_of.block(self.organization, ["gpt-5.5"], by=None)
         self.ids = {
             "pools": str(Pool.objects.get(organization=self.organization).uuid),
             "accounts": str(self.account.uuid),
@@ -79,6 +111,7 @@ class World:
             "invoices": str(uuid.uuid4()),
             "exports": str(job.uuid),
             "tokens": str(token.uuid),
+            "blocked-models": str(block),
             "alert-rules": "no-such-rule",
         }
 
@@ -101,7 +134,9 @@ def body_of(route: Route) -> dict[str, Any]:
         "api_key": "sk-" + "x" * 40, "files": [{"name": "a", "content": "{}"}], "way": "device", "address": "http://x?code=1&state=2",
         "is_on": True, "name": "x", "url": "https://example.com", "format": "slack", "plan": "pro_100", "when": "now",
         "promise": "x",
-        "scopes": ["status:read"], "model": "m", "fallbacks": [], "accept": "I accept these terms for the organization",
+        "scopes": ["status:read"], "model": "m", "models": ["m"], "fallbacks": [],
+        "accept": "I accept these terms for the organization", "issuer": "https://idp.example", "client_id": "c",
+        "email_domains": ["example.com"],
     }  # fmt: skip
     if route.about.body is None:
         return {}

@@ -8,8 +8,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from accounts import audit
-from accounts.models import ApiToken, AuditEvent, IdentityProvider, Organization
+from accounts.models import ApiToken, AuditEvent, Organization
 from config.clock import utc_now
+from quotas import limits
+from quotas.models import Limit
 from routing import fallbacks
 from tests import factories, secrets
 from tests.api.calls import Caller, code
@@ -30,12 +32,8 @@ def world() -> World:
 
 
 def test_settings_are_read_and_set_together(world: World) -> None:
-    IdentityProvider.objects.create(
-        organization=world.organization, name="Idp", issuer="https://idp.example", client_id="c", client_secret="sealed-secret"
-    )
     found = world.owner.get("settings")
-    assert "sealed-secret" not in found.content.decode()
-    assert found.json()["identity_provider"]["issuer"] == "https://idp.example"
+    assert found.json()["has_identity_provider"] is False
     assert (found.json()["timezone"], found.json()["second_factor"], found.json()["unpriced_models"]) == (
         "UTC",
         "optional",
@@ -81,11 +79,59 @@ def test_terms_are_accepted_on_the_record_once(world: World) -> None:
 
 
 def test_a_model_stands_in_for_another(world: World) -> None:
-    made = world.owner("PUT", "settings/fallbacks", {"model": "gpt-a", "fallbacks": ["gpt-b", "gpt-c"]})
+    made = world.owner("PUT", "fallbacks", {"model": "gpt-a", "fallbacks": ["gpt-b", "gpt-c"]})
     assert made.json() == {"rules": [{"model": "gpt-a", "fallbacks": ["gpt-b", "gpt-c"]}]}
     assert fallbacks.of(world.organization) == {"gpt-a": ["gpt-b", "gpt-c"]}
-    assert code(world.owner("PUT", "settings/fallbacks", {"model": "gpt-a", "fallbacks": ["gpt-a"]})) == (400, "fallback_invalid")
-    assert world.owner("PUT", "settings/fallbacks", {"model": "gpt-a", "fallbacks": []}).json() == {"rules": []}
+    assert code(world.owner("PUT", "fallbacks", {"model": "gpt-a", "fallbacks": ["gpt-a"]})) == (400, "fallback_invalid")
+    assert world.owner("PUT", "fallbacks", {"model": "gpt-a", "fallbacks": []}).json() == {"rules": []}
+    longest = "m" * 120
+    assert world.owner("PUT", "fallbacks", {"model": longest, "fallbacks": ["b"]}).json()["rules"][0]["model"] == longest
+    assert AuditEvent.objects.filter(organization=world.organization, action="fallback.set").first().data["model"] == longest  # type: ignore[union-attr]
+
+
+def test_models_are_blocked_and_used_again(world: World) -> None:
+    made = world.owner.post("blocked-models", {"models": ["gpt-5.4", " gpt-5.5"]})
+    assert made.status_code == 200, made.content
+    [rule] = made.json()["rules"]
+    assert rule["models"] == ["gpt-5.4", "gpt-5.5"]
+    assert world.owner.get("blocked-models").json() == made.json()
+    row = Limit.objects.get(uuid=rule["id"])
+    assert (row.scope, row.metric, row.window, row.amount) == ("organization", "requests", "day", 0)
+    assert code(world.owner.post("blocked-models", {"models": ["no-such-model"]})) == (400, "invalid_limit")
+    other = limits.set_limit(world.organization, scope="organization", of="", metric="credits", window="day", amount="5", by=None)
+    for stranger, uuid in ((World().owner, rule["id"]), (world.owner, str(other))):
+        assert code(stranger.delete(f"blocked-models/{uuid}")) == (404, "not_found")
+    assert Limit.objects.filter(organization=world.organization).count() == 2
+    assert world.owner.delete(f"blocked-models/{rule['id']}").status_code == 204
+    assert world.owner.get("blocked-models").json() == {"rules": []}
+
+
+def test_an_identity_providers_secret_goes_in_and_never_out(world: World, settings: Any) -> None:
+    settings.UPSTREAM_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    path = "settings/identity-provider"
+    assert code(world.owner.get(path)) == (404, "not_found")
+    secret = secrets.register(factories.unique("client-secret"), "client secret")
+    body = {
+        "name": "Idp", "issuer": "http://127.0.0.1:9", "client_id": "weir", "client_secret": secret,
+        "email_domains": ["Example.com"],
+        "role_claim": "groups", "role_map": {"admins": "owner", "staff": "developer"}, "default_role": None, "is_required": True,
+    }  # fmt: skip
+    made = world.owner("PUT", path, body)
+    assert made.status_code == 200, made.content
+    assert secret not in made.content.decode()
+    found = world.owner.get(path).json()
+    assert found == made.json()
+    assert (found["email_domains"], found["role_map"], found["has_secret"]) == (["example.com"], body["role_map"], True)
+    kept = world.owner("PUT", path, {**{name: body[name] for name in body if name != "client_secret"}, "name": "Other"}).json()
+    assert (kept["name"], kept["has_secret"]) == ("Other", True)
+    assert world.owner.get("settings").json()["has_identity_provider"] is True
+    before = rows_of(world.organization)
+    assert code(world.owner("PUT", path, {**body, "email_domains": ["no domain"]})) == (400, "identity_provider_invalid")
+    assert code(world.owner("PUT", path, {**body, "role_map": {"admins": "king"}}))[0] == 400
+    assert rows_of(world.organization) == before
+    assert world.owner.post(f"{path}/test").json()["trouble"]
+    assert world.owner.delete(path).status_code == 204
+    assert code(world.owner.delete(path)) == (404, "not_found")
 
 
 def test_a_token_hands_on_no_more_than_it_has(world: World) -> None:
