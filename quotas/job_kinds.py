@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.utils.translation import gettext as _
 
@@ -32,11 +33,24 @@ def start_request_log(member: Member, wanted: Wanted, *, now: datetime, with_bom
     return jobs.start(
         member,
         kind=REQUEST_LOG,
-        title=_("Request log, as filtered"),
+        title=_title(member, wanted, now),
         asked={"wanted": stored(wanted), "reach": reach(labels.sight(member)), "bom": with_bom},
         file_name=csvfile.file_name("requests", member.organization.slug, now.date().isoformat()),
         now=now,
     )
+
+
+def _title(member: Member, wanted: Wanted, now: datetime) -> str:
+    """The time, and what else it is filtered by: ids stay out, for a title may be seen by who may not see their names."""
+    zone = ZoneInfo(member.organization.timezone)
+    first, last = (
+        None if at is None else at.astimezone(zone).strftime("%Y-%m-%d %H:%M") for at in (wanted.start, wanted.end or now)
+    )
+    parts = [_("to %(last)s") % {"last": last} if first is None else _("%(first)s to %(last)s") % {"first": first, "last": last}]
+    names = {"member_id": _("one member"), "team_id": _("one team"), "key_id": _("one key"), "account_id": _("one account")}
+    parts += [text for name, text in names.items() if getattr(wanted, name) is not None]
+    parts += [value for value in (wanted.model, wanted.status) if value]
+    return _("Request log, %(filter)s") % {"filter": ", ".join(parts)}
 
 
 def start_members(member: Member, *, now: datetime, with_bom: bool = False) -> Job:

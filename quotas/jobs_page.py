@@ -61,8 +61,7 @@ def job(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     if "HX-Request" not in request.headers:
         return redirect(f"{reverse('jobs', kwargs={'slug': member.organization.slug})}#job-{uuid}")
     now = utc_now()
-    page = {**_frame(member, now), "job": _row(member, found, now), "is_told": True}
-    return render(request, "quotas/_job.html", page)
+    return _line(request, member, found, now)
 
 
 @require_POST
@@ -73,7 +72,7 @@ def stop_job(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
         raise PermissionDenied
     stopped = jobs.stop(found, now=now, by=member.user)
     if "HX-Request" in request.headers:
-        return render(request, "quotas/_job.html", {**_frame(member, now), "job": _row(member, found, now), "is_told": True})
+        return _line(request, member, found, now)
     if stopped:
         messages.success(request, _("Stopped: %(title)s.") % {"title": found.title})
     else:
@@ -148,6 +147,24 @@ def _frame(member: Member, now: datetime) -> dict[str, Any]:
     return context.frame(member, "jobs", now)
 
 
+def _line(request: HttpRequest, member: Member, found: Job, now: datetime) -> HttpResponse:
+    """One job for htmx; once it is over, with what the page says anew."""
+    page = {**_frame(member, now), "job": _row(member, found, now), "is_told": True}
+    if found.state not in jobs.UNFINISHED:
+        page |= _counts(member, now)
+    return render(request, "quotas/_job.html", page)
+
+
+def _counts(member: Member, now: datetime) -> dict[str, int]:
+    """Of what the member may know of: how many are not over, and how many files are there. Two queries."""
+    rows = jobs.seen_by(member).order_by()
+    ready = list(rows.filter(state=Job.State.DONE, expires_at__gt=now).exclude(file_bytes=None)[:500])
+    return {
+        "running_count": rows.filter(state__in=jobs.UNFINISHED).count(),
+        "ready_count": sum(1 for one in ready if jobs.may_open(member, one)),
+    }
+
+
 def _page(request: HttpRequest, member: Member, now: datetime, *, trouble: str = "", status: int = 200) -> HttpResponse:
     rows = jobs.seen_by(member).order_by("-id")
     before = _uuid(request.GET.get("before", ""))
@@ -162,8 +179,7 @@ def _page(request: HttpRequest, member: Member, now: datetime, *, trouble: str =
     page = {
         **frame,
         "jobs": shown,
-        "running": [one for one in shown if one["is_unfinished"]],
-        "ready": [one for one in shown if one["has_file"]],
+        **_counts(member, now),
         "older": found[PAGE - 1].uuid if len(found) > PAGE else None,
         "is_first": before is None,
         "offered": _offered(member),
