@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from accounts import permissions, tenancy
 from accounts.models import Member, User
@@ -55,32 +56,33 @@ def navigation(member: Member, current: str) -> tuple[Section, ...]:
     """Only pages that the role may see. Hiding is not permission: the doors ask by themselves."""
     you: list[Link] = []
     if permissions.reach(member, Action.USE_KEYS) is not Reach.NONE:
-        you.append(_link(member, "key", "My key", current))
+        you.append(_link(member, "key", _("My key"), current))
     sections = {"You": you, "Team": [], "Money": []}
     usage = permissions.reach(member, Action.SEE_USAGE)
     if usage is not Reach.NONE:
-        title = "You" if usage is Reach.OWN else "Money" if not you else "Team"
-        sections[title].append(_link(member, "overview", "Overview", current))
+        section = "You" if usage is Reach.OWN else "Money" if not you else "Team"
+        sections[section].append(_link(member, "overview", _("Overview"), current))
         if permissions.reach(member, Action.SEE_MEMBERS) is not Reach.NONE:
-            sections["Team"].append(_link(member, "members", "Members & limits", current))
+            sections["Team"].append(_link(member, "members", _("Members & limits"), current))
         pool = permissions.reach(member, Action.GLANCE_AT_POOL)
         if pool is not Reach.NONE:
-            sections["You" if usage is Reach.OWN else "Team"].append(_link(member, "pool", "Pool", current))
+            sections["You" if usage is Reach.OWN else "Team"].append(_link(member, "pool", _("Pool"), current))
         requests = permissions.reach(member, Action.SEE_REQUESTS)
         if requests is not Reach.NONE:
-            sections["You" if requests is Reach.OWN else "Team"].append(_link(member, "request_log", "Request log", current))
+            sections["You" if requests is Reach.OWN else "Team"].append(_link(member, "request_log", _("Request log"), current))
         if permissions.reach(member, Action.SEE_ALERTS) is not Reach.NONE:
-            sections[title].append(_link(member, "alerts", "Alerts", current))
-        sections["You" if usage is Reach.OWN else "Money"].append(_link(member, "usage_report", "Usage report", current))
+            sections[section].append(_link(member, "alerts", _("Alerts"), current))
+        sections["You" if usage is Reach.OWN else "Money"].append(_link(member, "usage_report", _("Usage report"), current))
     if permissions.can(member, Action.SEE_MONEY):
-        sections["Money"].append(_link(member, "invoices", "Plan & invoices", current))
+        sections["Money"].append(_link(member, "invoices", _("Plan & invoices"), current))
     if usage is not Reach.NONE:
-        sections["You" if usage is Reach.OWN else "Money"].append(_link(member, "jobs", "Exports", current))
+        sections["You" if usage is Reach.OWN else "Money"].append(_link(member, "jobs", _("Exports"), current))
     if permissions.can(member, Action.MANAGE_ORGANIZATION):
-        sections["Team"].append(_link(member, "settings", "Settings", current))
+        sections["Team"].append(_link(member, "settings", _("Settings"), current))
     else:
-        sections["You" if you else "Money"].append(_link(member, "settings_tokens", "API tokens", current))
-    return tuple(Section(title, tuple(links)) for title, links in sections.items() if links)
+        sections["You" if you else "Money"].append(_link(member, "settings_tokens", _("API tokens"), current))
+    titles = {"You": _("You"), "Team": _("Team"), "Money": _("Money")}
+    return tuple(Section(titles[name], tuple(links)) for name, links in sections.items() if links)
 
 
 def first_page(member: Member) -> str:

@@ -78,6 +78,7 @@ PHRASES: Mapping[str, str] = {
     "monthly_export.changed": gettext_noop("changed the monthly export to finance"),
     "organization.created": gettext_noop("made the organization"),
     "organization.developers_see_pool": gettext_noop("changed whether developers see the pool"),
+    "organization.first_run_put_away": gettext_noop("put the list of first steps away"),
     "organization.renamed": gettext_noop("renamed the organization"),
     "organization.resumed": gettext_noop("resumed the organization"),
     "organization.second_factor_changed": gettext_noop("changed of whom a second factor is required"),

@@ -19,7 +19,7 @@ from billing.models import Rate
 from billing.snapshots import FALLBACK_MODEL
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import settings_parts, zones
+from quotas import first_run, settings_parts, zones
 from quotas.alerts.models import WebhookEndpoint
 from routing import terms
 from routing.models import PoolAccount
@@ -151,3 +151,13 @@ def accept_terms(request: HttpRequest, member: Member) -> HttpResponse:
         return _show(request, member, error={"terms": told}, status=error.status)
     messages.success(request, _("Accepted, under your name. Sign-in accounts may join the pool."))
     return _back(member, "#terms")
+
+
+@require_POST
+@tenancy.page(Action.MANAGE_POOL)
+def put_away_first_run(request: HttpRequest, member: Member) -> HttpResponse:
+    """The list of first steps, from the overview of everybody who would see it."""
+    tenancy.demand(member, Action.MANAGE_POOL)
+    first_run.put_away(member.organization, by=member.user)
+    messages.success(request, _("Put away. Each step is found on its own page."))
+    return redirect("overview", slug=member.organization.slug)

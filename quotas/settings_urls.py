@@ -6,6 +6,7 @@ from quotas import settings_audit_page, settings_models_page, settings_page, set
 
 urlpatterns = [
     path("o/<slug:slug>/settings", settings_page.settings_page, name="settings"),
+    path("o/<slug:slug>/overview/begun", settings_page.put_away_first_run, name="put_away_first_run"),
     path("o/<slug:slug>/settings/name", settings_page.rename, name="rename_organization"),
     path("o/<slug:slug>/settings/zone", settings_page.change_zone, name="change_zone"),
     path("o/<slug:slug>/settings/unpriced", settings_page.set_unpriced_models, name="set_unpriced_models"),

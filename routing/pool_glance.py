@@ -35,8 +35,8 @@ class Glance:
 def show(request: HttpRequest, member: Member) -> HttpResponse:
     """The pools that serve the member's team, as one list. One query for the snapshot's version, one for the accounts."""
     now = utc_now()
-    found, trouble = _standings(member)
-    glances = [_glance(number, one) for number, one in enumerate(found, 1)]
+    found, trouble = standings(member)
+    glances = [glance(number, one) for number, one in enumerate(found, 1)]
     carrying = [one for one in glances if one.state in standing.CARRY]
     left, size = standing.total(found)
     resets = [one for one in glances if one.week is not None and one.week.resets_at is not None and one.week.resets_at > now]
@@ -53,7 +53,8 @@ def show(request: HttpRequest, member: Member) -> HttpResponse:
     return render(request, "routing/pool_glance.html", page)
 
 
-def _standings(member: Member) -> tuple[list[Standing], str]:
+def standings(member: Member) -> tuple[list[Standing], str]:
+    """Of the accounts that may serve the member, the oldest first, and what is wrong with the live state."""
     pools = [one for one in snapshots.load(member.organization_id).pools if _serves(one, member)]
     rows = {row.pk: row for row in PoolAccount.objects.without_secrets().filter(pool_id__in=[one.pool_id for one in pools])}
     found: list[Standing] = []
@@ -73,5 +74,5 @@ def _serves(pool: PoolSnapshot, member: Member) -> bool:
     return pool.organization_id is not None and (not pool.team_ids or member.team_id in pool.team_ids)
 
 
-def _glance(number: int, one: Standing) -> Glance:
+def glance(number: int, one: Standing) -> Glance:
     return Glance(number, one.is_sign_in, one.state, one.tone, one.until, one.short, one.week, one.is_live)
