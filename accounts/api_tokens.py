@@ -47,7 +47,7 @@ _ACTIONS = {
     # Who holds keys sees the limits that hold them, and may ask for more.
     LIMITS_READ: (Action.USE_KEYS,),
     LIMITS_WRITE: (Action.USE_KEYS,),
-    POOL_READ: (Action.SEE_POOL,),
+    POOL_READ: (Action.GLANCE_AT_POOL,),
     POOL_WRITE: (Action.MANAGE_POOL,),
     REQUESTS_READ: (Action.SEE_REQUESTS,),
     ALERTS_READ: (Action.SEE_ALERTS,),

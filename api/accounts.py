@@ -22,14 +22,6 @@ JOINING = "Joining"
 PLANS = tuple(capacity.DATED[-1].by_plan)
 BROWSER, DEVICE = "browser", "device"
 KEYS = [(value, label) for value, label in PoolAccount.Kind.choices if value != PoolAccount.Kind.CHATGPT]
-STATES = {
-    standing.SERVING: "serving",
-    standing.DRAINING: "draining",
-    standing.COOLING: "cooling",
-    standing.STANDBY: "standby",
-    standing.PAUSED: "paused",
-    standing.NEEDS_SIGN_IN: "needs_sign_in",
-}
 WITHDRAWN = "withdrawn"
 OUTCOMES = (polls.OK, polls.RECENT, polls.WINDOWLESS, polls.BUSY, polls.OUT, "unanswered")
 
@@ -57,7 +49,7 @@ class AccountShape(Shape):
     email = Told(allow_null=True, help_text="Of the person whose sign-in it is.")
     plan = Told(allow_null=True)
     base_url = Told(allow_null=True, help_text="Its own address; null: the install's.")
-    state = Choice(choices=[*STATES.values(), WITHDRAWN])
+    state = Choice(choices=[*pool.STATES.values(), WITHDRAWN])
     state_until = Moment(allow_null=True, help_text="When a state that passes is over.")
     why = Told(help_text="Why it is in this state; empty where that needs no reason.")
     is_live = Flag(help_text="False: the live state does not answer, and `state` is the stored one.")
@@ -332,7 +324,7 @@ def _state(one: Standing | None) -> dict[str, Any]:
         return {"state": WITHDRAWN, "why": "", "is_live": False, "running": 0, "held": "0", **nothing}
     has_week = one.week_size > 0
     return {
-        "state": STATES[one.state],
+        "state": pool.STATES[one.state],
         "state_until": iso(one.until),
         "why": one.why,
         "is_live": one.is_live,

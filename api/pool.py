@@ -8,22 +8,31 @@ from uuid import UUID
 from django.http import Http404
 from django.urls import path
 
-from accounts import api_tokens
+from accounts import api_tokens, display
 from accounts.permissions import Action
 from api.base import Call, Resource, operation
 from api.fields import Choice, Flag, ListOf, Moment, Query, Shape, Text, Told, Uuid, Whole, iso
 from billing import credits
 from config.redis import RedisUnavailable
-from routing import carried, explanation, outlook, pools, snapshots, standing
+from routing import carried, explanation, outlook, pool_glance, pools, snapshots, standing
 from routing.explanation import Explanation
 from routing.models import Pool, PoolAccount
 from routing.outlook import Outlook
+from routing.pool_glance import Glance
 from routing.snapshots import PoolSnapshot
-from routing.standing import Reading
+from routing.standing import Gauge, Reading
 
 TAG = "Pools"
 VERDICTS = {outlook.LASTS: "lasts", outlook.PROBABLY: "probably_runs_out", outlook.RUNS_OUT: "runs_out"}
 LARGEST_BASE = 10**8
+STATES = {
+    standing.SERVING: "serving",
+    standing.DRAINING: "draining",
+    standing.COOLING: "cooling",
+    standing.STANDBY: "standby",
+    standing.PAUSED: "paused",
+    standing.NEEDS_SIGN_IN: "needs_sign_in",
+}
 
 
 class PoolShape(Shape):
@@ -104,6 +113,52 @@ class Route(Shape):
     reason = Told(allow_null=True)
     refusal = Told(allow_null=True)
     accounts = RouteAccount(many=True)
+
+
+class GlanceWindow(Shape):
+    left_percent = Whole(help_text="Rounded down.")
+    resets_at = Moment(allow_null=True)
+
+
+class GlanceAccount(Shape):
+    """How one account stands, without what names it."""
+
+    number = Whole()
+    state = Choice(choices=list(STATES.values()))
+    state_until = Moment(allow_null=True)
+    short_window = GlanceWindow(allow_null=True)
+    week_window = GlanceWindow(allow_null=True)
+
+
+class GlanceShape(Shape):
+    """How the pool stands: windows and states, no account's name, person or id."""
+
+    is_live = Flag(help_text="False: the live state does not answer, and new requests are refused.")
+    carrying = Whole()
+    left_percent = Whole(allow_null=True, help_text="Of all weekly windows together.")
+    accounts = GlanceAccount(many=True)
+
+
+class PoolGlance(Resource):
+    @operation(
+        "glanceAtPool",
+        tag=TAG,
+        summary="See how the pool stands",
+        description="For who sees the pool, and for developers where the organization shows it to them.",
+        scope=api_tokens.POOL_READ,
+        action=Action.GLANCE_AT_POOL,
+        answers=GlanceShape,
+    )
+    def get(self, call: Call) -> Any:
+        found, trouble = pool_glance.standings(call.member)
+        left, size = standing.total(found)
+        whole = standing.WHOLE
+        return {
+            "is_live": not trouble,
+            "carrying": sum(one.state in standing.CARRY for one in found),
+            "left_percent": display.percent_left(int(left * whole), int(size * whole)) if size else None,
+            "accounts": [_glanced(pool_glance.glance(number, one)) for number, one in enumerate(found, 1)],
+        }
 
 
 class Pools(Resource):
@@ -292,7 +347,22 @@ def _percent(used: float | None) -> int | None:
     return None if used is None else min(100, max(0, -int(-used * 100 // 1)))
 
 
+def _glanced(one: Glance) -> dict[str, Any]:
+    return {
+        "number": one.number,
+        "state": STATES[one.state],
+        "state_until": iso(one.until),
+        "short_window": _glanced_window(one.short),
+        "week_window": _glanced_window(one.week),
+    }
+
+
+def _glanced_window(gauge: Gauge | None) -> dict[str, Any] | None:
+    return None if gauge is None else {"left_percent": gauge.percent, "resets_at": iso(gauge.resets_at)}
+
+
 urls = [
+    path("pool-glance", PoolGlance.as_view(), name="api_pool_glance"),
     path("pools", Pools.as_view(), name="api_pools"),
     path("pools/<uuid:uuid>", OnePool.as_view(), name="api_pool"),
     path("pools/<uuid:uuid>/route", PoolRoute.as_view(), name="api_pool_route"),

@@ -8,6 +8,7 @@ from django.core import mail
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from accounts import organizations
 from accounts.models import AuditEvent
 from config.clock import utc_now
 from routing import pools, withdrawal
@@ -54,6 +55,25 @@ def test_a_pool_tells_what_is_left_and_how_it_chooses(world: World, lead: Caller
     assert (found["week_left"], found["week_size"]) == ("900", "1500")
     assert (found["back_in_day"], found["back_in_week"]) == ("0", "600")
     assert found["outlook"]["verdict"] == "lasts"
+
+
+def test_developers_glance_where_the_organization_shows_it(world: World, lead: Caller) -> None:
+    """J3: windows and states, and nothing that names an account."""
+    account = world.sign_in("Ada")
+    world.windows(account, short=20, week=40)
+    developer = Caller(factories.member(world.organization), scopes=["pool:read"])
+    assert code(developer.get("pool-glance")) == (403, "permission_denied")
+    shown = lead.get("pool-glance").json()
+    organizations.show_pool_to_developers(world.organization, True, by=None)
+    answer = developer.get("pool-glance")
+    assert answer.json() == shown
+    assert (shown["is_live"], shown["carrying"], shown["left_percent"]) == (True, 1, 60)
+    [one] = shown["accounts"]
+    assert (one["number"], one["state"], one["short_window"]["left_percent"]) == (1, "serving", 80)
+    for hidden in ("Ada", account.email, str(account.uuid), account.identity):
+        assert hidden not in answer.content.decode()
+    for path in ("pools", "accounts", f"pools/{world.pool.uuid}", f"accounts/{account.uuid}"):
+        assert code(developer.get(path)) == (403, "permission_denied")
 
 
 def test_the_strategy_is_set_by_fields_and_the_rest_stays(world: World, lead: Caller) -> None:

@@ -226,6 +226,7 @@ RULES: dict[str, Rule] = {
     "api/v1/limit-requests/<uuid:uuid>/approve": API,
     "api/v1/limit-requests/<uuid:uuid>/deny": API,
     "api/v1/refusals": API,
+    "api/v1/pool-glance": API,
     "api/v1/pools": API,
     "api/v1/pools/<uuid:uuid>": API,
     "api/v1/pools/<uuid:uuid>/route": API,
