@@ -22,7 +22,7 @@ from billing import overview
 from billing.overview import Days, Spender, Whose
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import boost_forms, burn, levels, live, overview_parts, refused, remaining, requests, running
+from quotas import boost_forms, burn, first_run, levels, live, overview_parts, refused, remaining, requests, running
 from quotas.boost_forms import AskForm
 from quotas.errors import Degraded, NoActivePlan, Stale
 from quotas.models import Limit, LimitRequest
@@ -92,6 +92,8 @@ def _key_page(
         "running": running.shown(whose),
         "live_seen": live.seen(member, usage=newest[0].request_id if newest else ""),
         "refusals": refused.own(member),
+        "lacks_accounts": first_run.lacks_accounts(member.organization),
+        "adds_accounts": permissions.can(member, Action.MANAGE_POOL),
         "path": reverse("key", kwargs={"slug": member.organization.slug}),
         **_asking(request, member, ask_form, frame["zone"], now),
     }
@@ -252,6 +254,7 @@ def overview_page(request: HttpRequest, member: Member) -> HttpResponse:
             lambda: remaining.standing(member, now=now) if is_own else remaining.of_organization(member.organization, now=now)
         ),
         "is_own": is_own,
+        "first_run": first_run.of(member, now=now),
         "scope": "you" if is_own else f"the {member.team} team" if whose.team_id is not None else "everybody",
         "days": days,
         "chart": _chart(days),
