@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from django.utils.translation import gettext_noop
+
 from accounts import display
 from config import redis as weir_redis
 from routing import eligibility, live, pace, turns
@@ -15,13 +17,14 @@ from routing.pace import Turn
 from routing.snapshots import ANTHROPIC, CHATGPT, AccountSnapshot, PoolSnapshot
 
 SERVING, DRAINING, COOLING, STANDBY, PAUSED, NEEDS_SIGN_IN = (
-    "Serving",
-    "Draining",
-    "Cooling down",
-    "Standby",
-    "Paused",
-    "Needs sign-in",
+    gettext_noop("Serving"),
+    gettext_noop("Draining"),
+    gettext_noop("Cooling down"),
+    gettext_noop("Standby"),
+    gettext_noop("Paused"),
+    gettext_noop("Needs sign-in"),
 )
+"""Compared and told to programs as they are; pages translate them where they show them."""
 TONES = {SERVING: "ok", DRAINING: "info", COOLING: "warn", STANDBY: "plain", PAUSED: "plain", NEEDS_SIGN_IN: "bad"}
 CARRY = frozenset({SERVING, DRAINING, STANDBY})
 """States in which an account carries traffic, or would at once."""
