@@ -21,7 +21,7 @@ from api.base import OPTIONAL, Call, Resource, operation
 from api.fields import Choice, Flag, Moment, Query, Shape, Text, Told, Uuid, Whole, iso
 from api.idempotency import Answer
 from api.request_log import wanted_of
-from billing import job_kinds, labels, usage_report
+from billing import job_kinds, labels, monthly_files, usage_report
 from billing.usage_report import Range
 from quotas import job_kinds as own_kinds
 
@@ -42,8 +42,10 @@ READS: Mapping[str, str] = {
     job_kinds.INVOICE_LINES: api_tokens.MONEY_READ,
     own_kinds.REQUEST_LOG: api_tokens.REQUESTS_READ,
     own_kinds.MEMBERS: api_tokens.MEMBERS_READ,
+    monthly_files.KIND: api_tokens.MONEY_READ,
+    own_kinds.AUDIT_TRAIL: api_tokens.SETTINGS_READ,
 }
-"""The scope of what stands in a file."""
+"""The scope of what stands in a file, also of those that are not started here. A file of another kind is not for tokens."""
 FILTERS = ("member_id", "team_id", "key_id", "account_id", "model", "status")
 RANGED = (job_kinds.USAGE_ROWS, job_kinds.USAGE_TOTALS, job_kinds.LEDGER, job_kinds.INVOICE_LINES, own_kinds.REQUEST_LOG)
 
@@ -168,7 +170,7 @@ class StoppedExport(Resource):
         found = jobs.find(call.member, uuid)
         if found.member_id != call.member.pk and not permissions.can(call.member, Action.MANAGE_ORGANIZATION):
             raise PermissionDenied
-        jobs.stop(found, now=call.now)
+        jobs.stop(found, now=call.now, by=call.member.user)
         return _told(call, found)
 
 
@@ -186,8 +188,9 @@ class ExportFile(Resource):
     )
     def post(self, call: Call, uuid: UUID) -> Any:
         found = jobs.find(call.member, uuid)
-        if found.kind in READS:
-            _demand_scope(call, found.kind)
+        if found.kind not in READS:
+            raise PermissionDenied
+        _demand_scope(call, found.kind)
         if not jobs.may_open(call.member, found):
             raise PermissionDenied
         jobs.check_file(found, now=call.now)

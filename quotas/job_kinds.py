@@ -12,20 +12,23 @@ from accounts import jobs, permissions
 from accounts.jobs import Kind, Work
 from accounts.models import Job, Member
 from accounts.permissions import Action, Reach
+from accounts.trail import Sought
 from billing import csvfile, labels
 from billing.job_kinds import asker, reach, written
 from billing.usage_log import Wanted
 from config.clock import utc_now
 from quotas import request_log
+from quotas.audit_file import TrailFile
 from quotas.member_files import MembersFile
 from quotas.request_files import RequestsFile
 
-REQUEST_LOG, MEMBERS = "request_log", "members"
+REQUEST_LOG, MEMBERS, AUDIT_TRAIL = "request_log", "members", "audit_trail"
 
 
 def register() -> None:
     jobs.register(Kind(REQUEST_LOG, _request_log, _may_have_requests))
     jobs.register(Kind(MEMBERS, _members, _may_have_members))
+    jobs.register(Kind(AUDIT_TRAIL, _audit_trail, _may_have_audit_trail, shared_by=Action.MANAGE_ORGANIZATION))
 
 
 def start_request_log(member: Member, wanted: Wanted, *, now: datetime, with_bom: bool = False) -> Job:
@@ -61,6 +64,18 @@ def start_members(member: Member, *, now: datetime, with_bom: bool = False) -> J
         title=_("Members and their limits"),
         asked={"reach": _members_reach(member), "bom": with_bom},
         file_name=members_file_name(member, now),
+        now=now,
+    )
+
+
+def start_audit_trail(member: Member, *, now: datetime, with_bom: bool = False) -> Job:
+    """The whole audit trail, with the chain's links. Raises JobForbidden, TooManyJobs."""
+    return jobs.start(
+        member,
+        kind=AUDIT_TRAIL,
+        title=_("The whole audit trail"),
+        asked={"bom": with_bom},
+        file_name=csvfile.file_name("audit", member.organization.slug, now.date().isoformat()),
         now=now,
     )
 
@@ -107,6 +122,14 @@ def _request_log(work: Work) -> Mapping[str, Any]:
     file = RequestsFile(sight, wanted, now=work.job.created_at, with_bom=bool(asked.get("bom")))
     sums = request_log.sums(sight.whose, wanted, now=now)
     return written(work, file, sums.requests if sums is not None else None)
+
+
+def _may_have_audit_trail(member: Member, asked: Mapping[str, Any]) -> bool:
+    return permissions.can(member, Action.MANAGE_ORGANIZATION)
+
+
+def _audit_trail(work: Work) -> Mapping[str, Any]:
+    return written(work, TrailFile(work.job.organization, Sought(), with_bom=bool(work.job.asked.get("bom"))))
 
 
 def _members(work: Work) -> Mapping[str, Any]:

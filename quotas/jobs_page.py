@@ -99,6 +99,8 @@ def _start(member: Member, asked: QueryDict, now: datetime) -> Job:
     what, with_bom = asked.get("what", ""), asked.get("bom") == "1"
     if what == own_kinds.MEMBERS:
         return own_kinds.start_members(member, now=now, with_bom=with_bom)
+    if what == own_kinds.AUDIT_TRAIL:
+        return own_kinds.start_audit_trail(member, now=now, with_bom=with_bom)
     if what == own_kinds.REQUEST_LOG:
         zone = ZoneInfo(member.organization.timezone)
         chosen = request_filters.chosen(labels.sight(member), asked, zone, now)
@@ -137,6 +139,8 @@ def _offered(member: Member) -> list[tuple[str, str]]:
         offered.append((own_kinds.MEMBERS, _("Members and their limits, as they are now")))
     if permissions.can(member, Action.SEE_MONEY):
         offered += [(job_kinds.INVOICE_LINES, _("Invoice lines")), (job_kinds.LEDGER, _("Ledger"))]
+    if permissions.can(member, Action.MANAGE_ORGANIZATION):
+        offered.append((own_kinds.AUDIT_TRAIL, _("Audit trail, all of it")))
     return offered
 
 

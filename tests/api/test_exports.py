@@ -8,6 +8,8 @@ from django.test import Client
 from accounts import api_tokens, job_running, jobs
 from accounts.models import Job
 from config import scope
+from config.clock import utc_now
+from quotas import job_kinds as own_kinds
 from tests import factories, secrets
 from tests.api.calls import Caller, code
 
@@ -66,6 +68,22 @@ def test_what_the_token_may_not_read_it_may_not_export(world: World) -> None:
     ledger = world.owner.post("exports", {"kind": "ledger"}).json()["id"]
     assert ledger in ids(caller.get("exports"))
     assert code(caller.post(f"exports/{ledger}/link")) == (403, "insufficient_scope")
+
+
+def test_a_file_that_is_not_started_here_takes_the_scope_of_what_is_in_it(world: World) -> None:
+    """The monthly export is about money, whoever made it; a kind without a scope is not for tokens."""
+    now = utc_now()
+    about = {"month": "2026-10", "files": ["ledger"]}
+    job = jobs.start_for(world.organization, kind="monthly_files", title="Monthly", asked=about, file_name="weir.zip", now=now)
+    assert job_running.run(job.pk) == "done"
+    trail = own_kinds.start_audit_trail(world.owner.member, now=now)
+    assert job_running.run(trail.pk) == "done"
+    narrow = world.caller("owner", scopes=["exports:write", "usage:read"])
+    for one in (job, trail):
+        assert code(narrow.post(f"exports/{one.uuid}/link")) == (403, "insufficient_scope")
+        assert world.owner.post(f"exports/{one.uuid}/link").status_code == 200
+    Job.objects.filter(pk=job.pk).update(kind="credential_files")
+    assert world.owner.post(f"exports/{job.uuid}/link").status_code == 403
 
 
 def test_what_the_role_may_not_see_it_may_not_export(world: World) -> None:

@@ -245,6 +245,16 @@ def test_invoice_lines_of_a_time_add_up_and_credit_notes_take_back(world: World)
     assert (total["rows"], total["amount"]) == ("0", "0.00")
 
 
+def test_the_audit_trail_is_an_owners_to_export(world: World) -> None:
+    job, rows = world.done(world.owner, "audit_trail")
+    *events, total = rows
+    assert (total["number"], total["time_utc"]) == ("total", str(len(events)))
+    assert (events[0]["action"], events[0]["object"]) == ("job.started", str(job.uuid))
+    assert [row["previous"] for row in events[:-1]] == [row["digest"] for row in events[1:]]
+    refused = made.signed_in(world.finance).post(made.path(world.finance, "jobs"), {"what": "audit_trail"})
+    assert refused.status_code == 403
+
+
 @pytest.mark.parametrize(
     ("role", "what", "status"),
     [
