@@ -63,6 +63,16 @@ ERROR: dict[str, Any] = {
     },
     "required": ["error"],
     "additionalProperties": False,
+    "examples": [
+        {
+            "error": {
+                "code": "unknown_field",
+                "message": "budgett: There is no such field. It takes name, limits.",
+                "param": "budgett",
+                "fields": {"budgett": "There is no such field. It takes name, limits."},
+            }
+        }
+    ],
 }
 COMPONENTS = {"schemas": {"Error": ERROR}, "securitySchemes": SECURITY_SCHEMES}
 _ERROR = {"$ref": "#/components/schemas/Error"}
