@@ -1,10 +1,13 @@
 """What the overview and My key show of the usage log: a month by day and model, and the newest rows. Bounded reads."""
 
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import TypedDict
+from typing import Any, TypedDict
 from zoneinfo import ZoneInfo
 
+from django.db import connection
 from django.db.models import Max, Q, Sum
 
 from accounts.models import ApiKey, Member, Organization
@@ -13,6 +16,8 @@ from billing.models import UsageHour, UsageRecord
 from billing.models.usage import UsageRecordQuerySet
 
 MOST_DAYS = 31
+MOST_CHOSEN = 40
+"""No plan period is longer."""
 MOST_ROWS = 20
 MOST_SPENDERS = 10
 SERIES = 5
@@ -100,13 +105,80 @@ def days_by_model(whose: Whose, *, until: date, count: int) -> Days:
         day = date.fromisoformat(str(name))
         sums.setdefault(str(model), {})[day] = amounts[_CREDITS]
         requests[day] += amounts[_REQUESTS]
+    return _days(days, sums, tuple(requests.values()))
+
+
+def _days(days: tuple[date, ...], sums: Mapping[str, Mapping[date, int]], requests: tuple[int, ...]) -> Days:
     ranked = sorted(sums, key=lambda model: (-sum(sums[model].values()), model))
     shown = ranked if len(ranked) <= SERIES else ranked[: SERIES - 1]
     series = [(model, tuple(sums[model].get(day, 0) for day in days)) for model in shown]
     rest = ranked[len(shown) :]
     if rest:
         series.append((OTHER, tuple(sum(sums[model].get(day, 0) for model in rest) for day in days)))
-    return Days(days, tuple(series), tuple(requests.values()))
+    return Days(days, tuple(series), requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the overview shows of the rollups: `days` and `spenders` of the time that was chosen; `drawn`: micro-credits by day of
+    all days looked at, of members without a seat."""
+
+    days: Days
+    spenders: tuple[Spender, ...]
+    drawn: dict[date, int]
+    recent: tuple[int, ...]
+    """What all used on each of the last days that are looked at."""
+    today_requests: int
+
+    @property
+    def today(self) -> int:
+        return self.recent[-1]
+
+
+def look(whose: Whose, chosen: Sequence[date], *, since: date, until: date, recent: int, seated: Collection[int] = ()) -> Look:
+    """Days of the organization's calendar: `chosen` are shown, [since, until] is looked at, both included, with the `recent` last
+    of them told by themselves. Two queries: the sums of all days are read once, however much is shown of them, and only the columns
+    that are shown."""
+    zone = ZoneInfo(whose.organization.timezone)
+    first, last = min([since, *chosen]), max([until, *chosen])
+    calendar = [first + timedelta(days=index) for index in range((last - first).days + 1)]
+    bounds = [midnight(day, zone) for day in calendar]
+    shown = [midnight(chosen[0], zone), midnight(chosen[-1] + timedelta(days=1), zone)]
+    where = "organization_id = %s AND hour >= %s AND hour < %s"
+    values: list[Any] = [whose.organization.pk, bounds[0], midnight(last + timedelta(days=1), zone)]
+    for column, value in (("member_id", whose.member_id), ("team_id", whose.team_id)):
+        if value is not None:
+            where, values = f"{where} AND {column} = %s", [*values, value]
+    own, seats = ("SUM(credits) FILTER (WHERE member_id <> ALL(%s::bigint[]))", [list(seated)]) if seated else ("SUM(credits)", [])
+    # By hour, not by day: an hour is a column, its day would have to be reckoned for every row.
+    statement = f"""
+        SELECT hour, model, member_id, SUM(credits)::bigint, SUM(requests)::bigint, ({own})::bigint,
+            (SUM(credits) FILTER (WHERE hour >= %s AND hour < %s))::bigint
+        FROM billing_usagehour WHERE {where}
+        GROUP BY GROUPING SETS ((hour, model), (member_id))
+    """  # noqa: S608
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [*seats, *shown, *values])
+        rows = cursor.fetchall()
+    sums: dict[str, dict[date, int]] = {}
+    requests, drawn = dict.fromkeys(chosen, 0), dict.fromkeys(calendar, 0)
+    totals, calls = dict.fromkeys(calendar, 0), 0
+    used: dict[int, int] = {}
+    for hour, model, member_id, credits, count, drew, in_shown in rows:
+        if model is None:
+            if in_shown is not None:
+                used[member_id] = in_shown
+            continue
+        day = calendar[bisect_right(bounds, hour) - 1]
+        drawn[day] += drew or 0
+        totals[day] += credits
+        calls += count if day == until else 0
+        if day in requests:
+            kept = sums.setdefault(model, {})
+            kept[day] = kept.get(day, 0) + credits
+            requests[day] += count
+    lately = tuple(totals[until - timedelta(days=recent - 1 - index)] for index in range(recent))
+    return Look(_days(tuple(chosen), sums, tuple(requests.values())), _spenders(whose, used), drawn, lately, calls)
 
 
 def spenders(whose: Whose, *, start: datetime, end: datetime) -> list[Spender]:
@@ -114,11 +186,14 @@ def spenders(whose: Whose, *, start: datetime, end: datetime) -> list[Spender]:
     Two queries."""
     zone = ZoneInfo(whose.organization.timezone)
     found = reports.sums(whose.organization, ("member",), start, rollups.next_hour(end, zone), **whose.of_reports())
-    ranked = sorted(((amounts[_CREDITS], int(str(pk))) for (pk,), amounts in found.items()), key=lambda pair: (-pair[0], pair[1]))
-    most = ranked[:MOST_SPENDERS]
+    return list(_spenders(whose, {int(str(pk)): amounts[_CREDITS] for (pk,), amounts in found.items()}))
+
+
+def _spenders(whose: Whose, used: Mapping[int, int]) -> tuple[Spender, ...]:
+    most = sorted(((credits, pk) for pk, credits in used.items()), key=lambda pair: (-pair[0], pair[1]))[:MOST_SPENDERS]
     members = Member.objects.for_organization(whose.organization).filter(pk__in=[member_id for _, member_id in most])
     names = {member.pk: str(member) for member in members.select_related("user")}
-    return [Spender(member_id, names[member_id], credits) for credits, member_id in most]
+    return tuple(Spender(member_id, names[member_id], credits) for credits, member_id in most)
 
 
 def newest(whose: Whose, *, now: datetime, count: int = MOST_ROWS) -> list[UsageRecord]:

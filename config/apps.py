@@ -16,8 +16,10 @@ class ConfigConfig(AppConfig):
             account_troubles,
             account_usage,
             checks,  # noqa: F401
+            pool_outlook,
             sending,
         )
+        from quotas import overview_parts
         from quotas.alerts import rules
         from quotas.models import WebhookEndpoint
         from routing import carried, rotation
@@ -26,5 +28,6 @@ class ConfigConfig(AppConfig):
         labels.register_accounts(account_labels.find)
         carried.register(account_usage.find)
         rules.register_troubles(account_troubles.find)
+        overview_parts.register_pool(pool_outlook.find)
         rotation.register(IdentityProvider, ("client_secret",))
         rotation.register(WebhookEndpoint, ("url", "secret", "previous_secret"))

@@ -1,6 +1,6 @@
 """The plan's quota over its period as a chart: what was used by each day, an even pace, and the range the last days project."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -75,18 +75,40 @@ class Burn:
         return self.moment(self.outlook.around)
 
 
-def of(organization: Organization, plan: PlanState, *, seat_member_id: int | None, now: datetime) -> Burn | None:
-    """Of the organization's quota, or of a member's seat. A few queries. None for a period that is none."""
+def of(
+    organization: Organization,
+    plan: PlanState,
+    *,
+    seat_member_id: int | None,
+    now: datetime,
+    drawn_by_day: Mapping[date, int] | None = None,
+) -> Burn | None:
+    """Of the organization's quota, or of a member's seat. None for a period that is none.
+
+    A few queries, and none where `drawn_by_day` has all days of the period and of `forecast.DAYS`, and the period begins with a day.
+    """
     zone = ZoneInfo(organization.timezone)
     start, end = (datetime.fromtimestamp(second, UTC) for second in (plan.starts_at, plan.ends_at))
     if not start <= now < end or end - start > timedelta(days=MOST_DAYS):
         return None
-    used_by_day = drawn.between(organization, seat_member_id, start, _after(now, zone))
+    first, today = reports.day_of(start, zone), reports.day_of(now, zone)
+    recent = [today - timedelta(days=forecast.DAYS - index) for index in range(forecast.DAYS)]
+    period = [first + timedelta(days=index) for index in range((today - first).days + 1)]
+    if (
+        drawn_by_day is not None
+        and start == periods.day_start(first, zone)
+        and all(day in drawn_by_day for day in (*period, *recent))
+    ):
+        used_by_day = [drawn_by_day[day] for day in period]
+        lately = [drawn_by_day[day] for day in recent]
+    else:
+        used_by_day = drawn.between(organization, seat_member_id, start, _after(now, zone))
+        lately = drawn.by_day(organization, seat_member_id, now=now)
     used, total = [0], 0
     for amount in used_by_day:
         total += amount
         used.append(total)
-    complete = forecast.since_first_use(drawn.by_day(organization, seat_member_id, now=now))
+    complete = forecast.since_first_use(lately)
     seconds_left = plan.ends_at - int(now.timestamp())
     rates = forecast.day_rates(complete)
     outlook = forecast.outlook(complete, used=plan.used + plan.overdraft, quota=plan.quota, seconds_left=seconds_left)
@@ -97,7 +119,6 @@ def of(organization: Organization, plan: PlanState, *, seat_member_id: int | Non
     def projected(at: datetime, which: int) -> int | None:
         return None if rates is None else total + rates[which] * int((at - now).total_seconds()) // _DAY
 
-    first, today = reports.day_of(start, zone), reports.day_of(now, zone)
     points = [Point(start, first, 0, 0)]
     day = first
     while periods.day_start(day, zone) < end:

@@ -25,7 +25,12 @@ def between(organization: Organization, seat_member_id: int | None, start: datet
 
     if seat_member_id is not None:
         return of([seat_member_id])
-    seats = Subscription.objects.for_organization(organization).active().exclude(member=None)
-    seated = [pk for pk in seats.values_list("member_id", flat=True) if pk is not None]
+    theirs_alone = seated(organization)
     everybody = of(None)
-    return [all_of - theirs for all_of, theirs in zip(everybody, of(seated), strict=True)] if seated else everybody
+    return [all_of - theirs for all_of, theirs in zip(everybody, of(theirs_alone), strict=True)] if theirs_alone else everybody
+
+
+def seated(organization: Organization) -> list[int]:
+    """Members who draw on a seat of their own. One query."""
+    seats = Subscription.objects.for_organization(organization).active().exclude(member=None)
+    return [pk for pk in seats.values_list("member_id", flat=True) if pk is not None]

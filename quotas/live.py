@@ -44,7 +44,7 @@ PAGES: Mapping[str, Page] = {
     "key": Page(Action.USE_KEYS, is_about_usage=True, has_meters=True),
     "overview": Page(Action.SEE_USAGE, is_about_usage=True, has_meters=True),
     "members": Page(Action.SEE_MEMBERS, is_about_usage=True),
-    "pool": Page(Action.SEE_POOL),
+    "pool": Page(Action.GLANCE_AT_POOL),
     "requests": Page(Action.SEE_REQUESTS, is_about_usage=True),
     "alerts": Page(Action.SEE_ALERTS),
 }

@@ -32,6 +32,8 @@ from quotas import boost_forms, bulk, levels, live, refused, requests, rights, u
 from quotas.boost_forms import InviteForm, RoleForm, told
 from quotas.models import Limit
 
+PAGE = 100
+"""Members on a page: who is close to a limit stands first, and everybody can be found by name."""
 EDIT, MORE, NEW, INVITE, PLACE = "edit", "more", "new", "invite", "place"
 
 
@@ -59,10 +61,18 @@ class Sought:
     text: str = ""
     team: str = ""
     is_low: bool = False
+    start: int = 0
+    """How many of them stand on the pages before."""
 
     @classmethod
     def read(cls, request: HttpRequest) -> "Sought":
-        return cls(request.GET.get("q", "").strip()[:120], request.GET.get("team", ""), request.GET.get("low") == "1")
+        start = request.GET.get("start", "")
+        return cls(
+            request.GET.get("q", "").strip()[:120],
+            request.GET.get("team", ""),
+            request.GET.get("low") == "1",
+            int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0,
+        )
 
     def matches(self, one: levels.Person) -> bool:
         email = one.member.user.email if one.member.user is not None else ""
@@ -75,7 +85,11 @@ class Sought:
     @property
     def query(self) -> str:
         """As the page's address has it; "" where nothing is sought."""
-        wanted = {"q": self.text, "team": self.team, "low": "1" if self.is_low else ""}
+        return self.at(self.start)
+
+    def at(self, start: int) -> str:
+        """The same list from another place on."""
+        wanted = {"q": self.text, "team": self.team, "low": "1" if self.is_low else "", "start": str(start) if start else ""}
         found = urlencode({name: value for name, value in wanted.items() if value})
         return f"?{found}" if found else ""
 
@@ -102,7 +116,8 @@ def show_members(
     open_ = open_ or opened(request)
     low = [one for one in scope.people if one.is_low]
     sought = Sought.read(request)
-    people = [one for one in scope.people if sought.matches(one)]
+    matched = [one for one in scope.people if sought.matches(one)]
+    people = matched[sought.start : sought.start + PAGE]
     may_manage = permissions.can(member, Action.MANAGE_MEMBERS, team_id=member.team_id)
     page = {
         **frame,
@@ -110,9 +125,14 @@ def show_members(
         "scope": scope,
         "low": low,
         "people": people,
+        "matched": len(matched),
+        "first": sought.start + 1,
+        "last": sought.start + len(people),
+        "next_page": sought.at(sought.start + PAGE) if len(matched) > sought.start + PAGE else "",
+        "previous_page": (sought.at(max(0, sought.start - PAGE)) or "?") if sought.start else "",
         "sought": sought,
         "narrow": sought.query,
-        "used": None if any(one.used is None for one in people) else sum(one.used or 0 for one in people),
+        "used": None if any(one.used is None for one in matched) else sum(one.used or 0 for one in matched),
         "many": many,
         "offer": undo_offer.shown(request, member),
         "manageable": {one.member.pk for one in people if may_manage and managing.may_manage(member, one.member)},

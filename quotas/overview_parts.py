@@ -1,22 +1,135 @@
 """What the overview tells besides usage: what was refused, and how close the ones who use most are to a limit of their own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from django.db.models import Sum
 from django.db.models.functions import TruncDate
+from django.utils.translation import gettext as _
 
+from accounts import display, permissions
 from accounts.models import Member, Organization
-from billing import overview
+from accounts.permissions import Action, Reach
+from billing import overview, reports
+from billing.models import SubscriptionPeriod
 from billing.overview import Spender, Whose
 from quotas import remaining, request_log, request_told
+from quotas.alerts import audience, wording
+from quotas.alerts.board import MOST_OPEN
+from quotas.alerts.models import Alert
+from quotas.alerts.wording import Words
 from quotas.errors import Degraded, NoActivePlan, Stale
 from quotas.models import Limit, Refusal
 from quotas.remaining import RATES, Meter
+from quotas.standing import PlanState
 
 TOP = 2
+PERIOD, LAST, MONTH = "period", "last", "30d"
+MONTH_DAYS = 30
+SHOWN_RESETS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The time that is shown: days of the organization's calendar, both included. `offered` are the names to choose from."""
+
+    name: str
+    days: Sequence[date]
+    offered: Sequence[tuple[str, str]]
+
+
+def chosen(wanted: str, organization: Organization, plan: PlanState | None, zone: ZoneInfo, now: datetime) -> Chosen:
+    """By the name in the address; what is not offered is the last 30 days. One query, where there is a plan."""
+    today = reports.day_of(now, zone)
+    month = [today - timedelta(days=MONTH_DAYS - 1 - index) for index in range(MONTH_DAYS)]
+    spans: dict[str, tuple[date, date]] = {}
+    if plan is not None:
+        start = datetime.fromtimestamp(plan.starts_at, UTC)
+        spans[PERIOD] = (reports.day_of(start, zone), today)
+        rows = SubscriptionPeriod.objects.filter(organization=organization, subscription__member=None, ends_at__lte=start)
+        before = rows.order_by("-starts_at").values_list("starts_at", "ends_at").first()
+        if before is not None:
+            last = reports.day_of(before[1] - timedelta(seconds=1), zone)
+            spans[LAST] = (reports.day_of(before[0], zone), last)
+    names = {PERIOD: _("This period"), LAST: _("Last period"), MONTH: _("30 days")}
+    offered = [(name, names[name]) for name in (*spans, MONTH)]
+    if wanted not in spans:
+        return Chosen(MONTH, month, offered)
+    first, last = spans[wanted]
+    count = min((last - first).days + 1, overview.MOST_CHOSEN)
+    return Chosen(wanted, [last - timedelta(days=count - 1 - index) for index in range(count)], offered)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReset:
+    """A weekly window that comes back: whose, when, what is left of it, and micro-credits that come back."""
+
+    label: str
+    at: datetime
+    percent: int
+    back: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLook:
+    """Micro-credits of the pool's weekly windows, as plans are taken to carry. `is_known` False: nobody can say now."""
+
+    left: int
+    size: int
+    resets: Sequence[PoolReset]
+    is_known: bool
+
+    @property
+    def percent(self) -> int:
+        return display.percent_left(self.left, self.size)
+
+    @property
+    def level(self) -> str:
+        return display.level(self.left, self.size)
+
+    @property
+    def share(self) -> str:
+        return display.share(self.left, self.size)
+
+
+FindPool = Callable[[int, datetime], PoolLook | None]
+_find_pool: list[FindPool] = []
+
+
+def register_pool(find: FindPool) -> None:
+    """`find(organization_id, now)` says how the organization's own pool stands; routing knows, and quotas does not know routing."""
+    _find_pool[:] = [find]
+
+
+def pool(reader: Member, *, now: datetime) -> PoolLook | None:
+    """For who sees the pool."""
+    if permissions.reach(reader, Action.SEE_POOL) is Reach.NONE or not _find_pool:
+        return None
+    return _find_pool[0](reader.organization_id, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """What is open, the worst of it in words."""
+
+    count: int
+    words: Words
+    is_urgent: bool
+    told_at: datetime
+
+
+def strip(reader: Member, *, now: datetime) -> Strip | None:
+    """One query; None where nothing is open."""
+    if permissions.reach(reader, Action.SEE_ALERTS) is Reach.NONE:
+        return None
+    rows = Alert.objects.for_organization(reader.organization).filter(audience.visible(reader)).select_related(*audience.RELATED)
+    found = list(rows.open()[:MOST_OPEN])
+    if not found:
+        return None
+    worst = min(found, key=lambda row: (row.kind not in wording.URGENT, -row.line, -row.told_at.timestamp()))
+    return Strip(len(found), wording.words(worst, reader=reader, now=now), worst.kind in wording.URGENT, worst.told_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """My key and Overview: what is left, when it resets, what was used. Doors: they parse, call the domain, render."""
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -12,17 +12,18 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import context, display, forms, keys, permissions, tenancy
 from accounts.models import ApiKey, Member
 from accounts.permissions import Action, Reach
-from billing import overview
+from billing import overview, reports
 from billing.overview import Days, Spender, Whose
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import boost_forms, burn, first_run, levels, live, overview_parts, refused, remaining, requests, running
+from quotas import boost_forms, burn, drawn, first_run, levels, live, overview_parts, refused, remaining, requests, running
 from quotas.boost_forms import AskForm
 from quotas.errors import Degraded, NoActivePlan, Stale
 from quotas.models import Limit, LimitRequest
@@ -241,51 +242,77 @@ def overview_page(request: HttpRequest, member: Member) -> HttpResponse:
     frame = context.frame(member, "overview", now)
     zone: ZoneInfo = frame["zone"]
     whose = live.whose(member, Action.SEE_USAGE)
-    days = overview.days_by_model(whose, until=now.astimezone(zone).date(), count=DAYS)
     is_own = whose.member_id is not None
     sees_requests = permissions.reach(member, Action.SEE_REQUESTS) is not Reach.NONE
-    start = overview.midnight(days.days[0], zone)
-    spenders = [] if is_own else overview.spenders(whose, start=start, end=now)
+    # A developer's quota is the one they draw on, which may be a seat's; everybody else looks at the organization's.
+    stands = _standing(
+        lambda: remaining.standing(member, now=now) if is_own else remaining.of_organization(member.organization, now=now)
+    )
+    plan: PlanState | None = stands["standing"].plan if stands["standing"] else None
+    chosen = overview_parts.chosen(request.GET.get("range", ""), member.organization, plan, zone, now)
+    look = _look(member, whose, chosen, plan, zone, now)
+    days = look.days
     newest = overview.newest(live.whose(member, Action.SEE_REQUESTS), now=now) if sees_requests else []
+    today = reports.day_of(now, zone)
     page = {
         **frame,
-        # A developer's quota is the one they draw on, which may be a seat's; everybody else looks at the organization's.
-        **_standing(
-            lambda: remaining.standing(member, now=now) if is_own else remaining.of_organization(member.organization, now=now)
-        ),
+        **stands,
         "is_own": is_own,
         "first_run": first_run.of(member, now=now),
-        "scope": "you" if is_own else f"the {member.team} team" if whose.team_id is not None else "everybody",
+        "scope": _("you") if is_own else _("the {team} team").format(team=member.team) if whose.team_id else _("everybody"),
+        "chosen": chosen,
         "days": days,
         "chart": _chart(days),
         "table": [
-            {"day": day, "amounts": [amounts[index] for _, amounts in days.series], "total": days.totals[index]}
+            {"day": day, "amounts": [amounts[index] for _model, amounts in days.series], "total": days.totals[index]}
             for index, day in enumerate(days.days)
         ],
-        "spark": _spark(days.totals),
+        "today": look.today,
+        "today_requests": look.today_requests,
+        "spark": _spark(look.recent),
         "highest": max(zip(days.totals, days.days, strict=True), default=None),
-        "spenders": _ranked(spenders, member, now),
+        "spenders": [] if is_own else _ranked(look.spenders, member, now),
         "sees_requests": sees_requests,
         "requests": newest,
+        "running": running.shown(live.about(member, "overview")) if sees_requests else [],
+        "strip": overview_parts.strip(member, now=now),
+        "pool": overview_parts.pool(member, now=now),
+        "shown_resets": overview_parts.SHOWN_RESETS,
         "live_seen": live.seen(member, usage=(newest[0].request_id if newest else "") if sees_requests else None),
     }
     if sees_requests:
-        refusals = overview_parts.refused_today(live.whose(member, Action.SEE_REQUESTS), days.days, zone)
+        month = [today - timedelta(days=DAYS - 1 - index) for index in range(DAYS)]
+        refusals = overview_parts.refused_today(live.whose(member, Action.SEE_REQUESTS), month, zone)
         page |= {"refused": refusals, "refused_spark": _spark(refusals.days)}
-    if page["standing"]:
-        plan: PlanState = page["standing"].plan
+    if plan is not None:
         page["period_start"] = datetime.fromtimestamp(plan.starts_at, UTC)
         page["period_end"] = datetime.fromtimestamp(plan.ends_at - 1, UTC)
-        page |= _burn(member, whose, plan, zone, now)
+        page |= _burn(member, whose, plan, look.drawn, zone, now)
     return render(request, "quotas/overview.html", page)
 
 
-def _burn(member: Member, whose: Whose, plan: PlanState, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
+def _look(
+    member: Member, whose: Whose, chosen: overview_parts.Chosen, plan: PlanState | None, zone: ZoneInfo, now: datetime
+) -> overview.Look:
+    """All sums of the page in one read: of what is chosen, of the last 30 days, and of the plan's period."""
+    today = reports.day_of(now, zone)
+    since = today - timedelta(days=DAYS - 1)
+    if plan is not None:
+        since = min(
+            since, max(reports.day_of(datetime.fromtimestamp(plan.starts_at, UTC), zone), today - timedelta(days=burn.MOST_DAYS))
+        )
+    seated = drawn.seated(member.organization) if whose.member_id is None and whose.team_id is None else ()
+    return overview.look(whose, chosen.days, since=since, until=today, seated=seated, recent=DAYS)
+
+
+def _burn(
+    member: Member, whose: Whose, plan: PlanState, by_day: Mapping[date, int], zone: ZoneInfo, now: datetime
+) -> dict[str, Any]:
     """The burn of the quota that is one's own: a seat's for its member, the organization's for who sees all of it."""
     is_seat = whose.member_id is not None and plan.subject == "member"
     if not is_seat and (whose.member_id is not None or whose.team_id is not None):
         return {}
-    found = burn.of(member.organization, plan, seat_member_id=member.pk if is_seat else None, now=now)
+    found = burn.of(member.organization, plan, seat_member_id=member.pk if is_seat else None, now=now, drawn_by_day=by_day)
     return {} if found is None else {"burn": found, "burn_chart": burn.chart(found, zone)}
 
 

@@ -11,10 +11,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import Member
-from billing import overview
+from billing import overview, reports
+from billing.models import Subscription, SubscriptionPeriod
 from billing.overview import Whose
 from config.clock import utc_now
-from quotas import limits
+from quotas import drawn, limits, overview_parts
+from quotas.alerts.models import Alert
 from quotas.models import Refusal
 from tests import factories
 from tests.pages import made
@@ -277,3 +279,112 @@ def test_chart_days_are_midnights_in_utc() -> None:
         "x": [int(datetime(2026, 11, 1, tzinfo=UTC).timestamp()), int(datetime(2026, 11, 2, tzinfo=UTC).timestamp())],
         "series": [{"name": "m", "values": [1.0, 0.0]}],
     }
+
+
+class TestLook:
+    """The one read of the rollups says what the reports say."""
+
+    def test_it_says_what_the_reports_say(self, world: World) -> None:
+        now = utc_now()
+        today = reports.day_of(now, ZoneInfo("UTC"))
+        key = world.members["tomasz"].api_keys.get()
+        for days, credits in ((1, 2), (3, 4), (33, 8), (45, 16)):
+            made.used(key, credits * CREDIT, at=now - timedelta(days=days), model="model-3")
+        factories.subscription(world.organization, plan="pro", member=world.members["lena"])
+        chosen = [today - timedelta(days=index) for index in reversed(range(3))]
+        for whose in (
+            Whose(world.organization),
+            Whose(world.organization, team_id=world.quality.pk),
+            Whose(world.organization, member_id=world.members["anselm"].pk),
+        ):
+            seated = [world.members["lena"].pk] if whose == Whose(world.organization) else []
+            look = overview.look(whose, chosen, since=today - timedelta(days=35), until=today, recent=30, seated=seated)
+            days = overview.days_by_model(whose, until=today, count=3)
+            assert look.days == days
+            start = overview.midnight(chosen[0], ZoneInfo("UTC"))
+            assert list(look.spenders) == overview.spenders(whose, start=start, end=now)
+            assert look.recent == overview.days_by_model(whose, until=today, count=30).totals
+            assert (look.today, look.today_requests) == (days.totals[-1], days.requests[-1])
+        everybody = overview.look(
+            Whose(world.organization),
+            chosen,
+            since=today - timedelta(days=35),
+            until=today,
+            recent=30,
+            seated=[world.members["lena"].pk],
+        )
+        start = overview.midnight(today - timedelta(days=35), ZoneInfo("UTC"))
+        assert list(everybody.drawn.values()) == drawn.between(world.organization, None, start, now)
+
+    def test_a_period_and_the_one_before_can_be_chosen(self, world: World) -> None:
+        owner = world.member("owner")
+        client = made.signed_in(owner)
+
+        def shown(query: str) -> tuple[str, int]:
+            page = client.get(made.path(owner, "overview") + query).content.decode()
+            [name] = re.findall(r'<a href="\?range=(\w+)" aria-current="true">', page)
+            chart = json.loads(page.split('id="stack-data" type="application/json">')[1].split("</script>")[0])
+            return name, len(chart["x"])
+
+        assert shown("") == ("30d", 30)
+        assert shown("?range=no-such")[0] == "30d"
+        assert shown("?range=last")[0] == "30d"
+        name, days = shown("?range=period")
+        assert (name, 1 <= days <= 31) == ("period", True)
+        current = SubscriptionPeriod.objects.filter(organization=world.organization).order_by("-starts_at").first()
+        subscription = Subscription.objects.get(organization=world.organization, member=None)
+        before = (current.starts_at if current else utc_now() - timedelta(days=days - 1)).replace(
+            hour=0, minute=0, second=0, microsecond=0
+        )
+        SubscriptionPeriod.objects.create(
+            organization=world.organization,
+            subscription=subscription,
+            plan=subscription.plan,
+            starts_at=before - timedelta(days=21),
+            ends_at=before - timedelta(days=14),
+            quota=CREDIT,
+        )
+        assert shown("?range=last") == ("last", 7)
+
+
+def test_what_is_open_stands_in_one_line_the_worst_first(world: World) -> None:
+    now = utc_now()
+    owner = world.member("owner")
+    assert 'id="strip" data-part="alerts"></div>' in page_of(owner)
+    anomaly = {"tenths": 53, "hours": 12, "credits": CREDIT, "usual": CREDIT}
+    for kind, facts in (("anomaly", anomaly), ("account", {"label": "Ada's Plus", "reason": "revoked", "is_sign_in": True})):
+        Alert.objects.create(
+            organization=world.organization,
+            kind=kind,
+            scope=f"{kind}:x",
+            period="p",
+            told_at=now,
+            facts=facts,
+            member=world.members["lena"] if kind == "anomaly" else None,
+        )
+    page = page_of(owner)
+    [strip] = re.findall(r'id="strip" data-part="alerts">(.*?)</div></div>', page, re.S)
+    assert 'class="alert bad"' in strip
+    assert "1 more is open" in strip
+    assert f"/o/{world.organization.slug}/alerts" in strip
+    assert "needs sign-in" in strip
+    # A developer sees only their own.
+    assert "needs sign-in" not in page_of(world.members["lena"])
+    assert 'id="strip" data-part="alerts"></div>' in page_of(world.members["anselm"])
+
+
+def test_the_pool_is_told_to_who_sees_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = utc_now() + timedelta(hours=5)
+    reset = overview_parts.PoolReset("Ada's Plus", at, 5, 7 * CREDIT)
+    monkeypatch.setattr(
+        overview_parts, "_find_pool", [lambda _id, _now: overview_parts.PoolLook(25 * CREDIT, 100 * CREDIT, (reset,), True)]
+    )
+    page = page_of(world.member("owner"))
+    assert "Pool left this week" in page
+    assert '<dd class="value">25 %</dd>' in page
+    assert "Next pool resets" in page
+    assert "+7.00" in page
+    for member in (world.members["lena"], world.member("finance"), world.member("lead", world.quality)):
+        said = page_of(member)
+        assert "Pool left" not in said
+        assert "Plus" not in said
