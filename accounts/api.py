@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from django.http.response import HttpResponseBase
+from django.utils import translation
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
@@ -68,7 +69,8 @@ class OrganizationView(APIView):
     authentication_classes = [TokenAuthentication]
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        with ExitStack() as self._entered:
+        # Whatever a client's Accept-Language says: programs read this, and people who look a message up.
+        with translation.override("en"), ExitStack() as self._entered:
             response = super().dispatch(request, *args, **kwargs)
         response["Cache-Control"] = "no-store"
         return response

@@ -37,7 +37,7 @@ def refusal(error: DomainError) -> Response:
     facts = dict(error.facts)
     if "field" in facts:
         facts["param"] = facts.pop("field")
-    response = Response({"error": {**facts, "code": error.code, "message": error.message}}, status=error.status)
+    response = Response({"error": {**facts, "code": error.code, "message": str(error.message)}}, status=error.status)
     seconds = error.facts.get("retry_after")
     if seconds is None and error.status == 503:
         seconds = RETRY_SECONDS

@@ -96,6 +96,15 @@ def test_paths_and_methods_that_are_not_there(owner: Caller) -> None:
     assert owner("HEAD", "members").status_code == 200
 
 
+def test_messages_are_english_whatever_language_is_asked_for(owner: Caller) -> None:
+    headers = {"authorization": f"Bearer {owner.token}"}
+    path = f"/api/v1/members/{owner.member.uuid}"
+    answers = [Client().delete(path, headers={**headers, "accept-language": language}) for language in ("en", "ru", "vi")]
+    assert {code(answer) for answer in answers} == {(409, "last_owner")}
+    assert len({answer.content for answer in answers}) == 1
+    assert "last owner" in answers[1].json()["error"]["message"]
+
+
 # ------------------------------------------------------------------------------------------------------------- cursors
 
 
