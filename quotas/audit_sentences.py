@@ -4,8 +4,10 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from django.db.models import Model
 from django.utils.translation import gettext as _
@@ -129,8 +131,10 @@ _NAMED: Mapping[str, tuple[type[Model], tuple[str, ...]]] = {
     "limit": (Limit, ("team", "member__user", "key")),
 }
 """Types of objects that have names: their rows, and what naming them needs."""
-_POINTS_TO = {"member": "member", "team": "team"}
+_POINTS_TO = {"member": "member", "team": "team", "limit": "limit"}
 """Values of `data` that are uuids, by the type of what they point to."""
+_AMOUNTS = ("amount", "before", "extra")
+"""Values of `data` that are micro-credits where they are about a limit of credits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +147,25 @@ class Told:
     details: Sequence[tuple[str, str]]
 
 
-def told(organization: Organization, events: Sequence[AuditEvent]) -> list[Told]:
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """`names`: by type and uuid. `of_credits`: uuids of limits that count credits."""
+
+    names: Mapping[tuple[str, str], str]
+    of_credits: frozenset[str]
+    zone: ZoneInfo
+    now: datetime
+
+
+def told(organization: Organization, events: Sequence[AuditEvent], *, now: datetime) -> list[Told]:
     """One query for each type of object that is named, at most."""
-    names = _names(organization, events)
-    return [_told(organization, event, names) for event in events]
+    known = _known(organization, events, now)
+    return [_told(organization, event, known) for event in events]
 
 
-def _told(organization: Organization, event: AuditEvent, names: Mapping[tuple[str, str], str]) -> Told:
+def _told(organization: Organization, event: AuditEvent, known: _Known) -> Told:
     data: Mapping[str, Any] = event.data if isinstance(event.data, dict) else {}
-    name = names.get((event.object_type, event.object_id)) or str(data.get("name") or data.get("label") or "")
+    name = known.names.get((event.object_type, event.object_id)) or str(data.get("name") or data.get("label") or "")
     if not name:
         name = str(organization) if event.object_type == "organization" else event.object_id
     phrase = PHRASES.get(event.action)
@@ -159,40 +173,42 @@ def _told(organization: Organization, event: AuditEvent, names: Mapping[tuple[st
         sentence = _(phrase) % {"object": name}
     else:
         sentence = f"{event.action.replace('_', ' ').replace('.', ': ')} {name}"
-    return Told(event, event.actor_label, sentence, tuple(_details(event, data, names)))
+    return Told(event, event.actor_label, sentence, tuple(_details(event, data, name, known)))
 
 
-def _details(event: AuditEvent, data: Mapping[str, Any], names: Mapping[tuple[str, str], str]) -> Iterable[tuple[str, str]]:
-    is_credits = event.object_type == "limit" and data.get("metric") == "credits"
-    if "before" in data and "after" in data and len(data) == 2:
-        yield "", f"{_value(data['before'])} → {_value(data['after'])}"
+def _details(event: AuditEvent, data: Mapping[str, Any], named: str, known: _Known) -> Iterable[tuple[str, str]]:
+    """What the sentence does not say: no ids of rows, moments in the organization's zone, credits as credits."""
+    if set(data) == {"before", "after"}:
+        yield "", f"{_value(data['before'], known)} → {_value(data['after'], known)}"
         return
+    is_credits = data.get("metric") == "credits" or bool(known.of_credits & {event.object_id, str(data.get("limit"))})
     for key, value in data.items():
-        if value is None and key != "amount":
-            continue
-        if is_credits and isinstance(value, int) and key in ("amount", "before", "extra"):
+        if key in _POINTS_TO and isinstance(value, str):
+            if found := known.names.get((_POINTS_TO[key], value)):
+                yield _("of") if key == "limit" else key, found
+        elif is_credits and isinstance(value, int) and not isinstance(value, bool) and key in _AMOUNTS:
             yield key, display.credits(value)
-        elif key in _POINTS_TO and isinstance(value, str):
-            yield key, names.get((_POINTS_TO[key], value), value)
-        elif value not in ("", [], {}):
-            yield key.replace("_", " "), _value(value)
+        elif value not in (None, "", [], {}, named) and not (isinstance(value, str) and _uuid(value)):
+            yield key.replace("_", " "), _value(value, known)
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, known: _Known) -> str:
     if value is None:
         return display.NOTHING
     if isinstance(value, bool):
         return _("yes") if value else _("no")
+    if isinstance(value, str) and (moment := _moment(value)) is not None:
+        return display.full_moment(moment, known.zone, known.now)
     if isinstance(value, list) and not any(isinstance(one, list | dict) for one in value):
         text = ", ".join(str(one) for one in value) or display.NOTHING
     elif isinstance(value, dict):
-        text = ", ".join(f"{key.replace('_', ' ')} {_value(one)}" for key, one in value.items())
+        text = ", ".join(f"{key.replace('_', ' ')} {_value(one, known)}" for key, one in value.items())
     else:
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def _names(organization: Organization, events: Sequence[AuditEvent]) -> dict[tuple[str, str], str]:
+def _known(organization: Organization, events: Sequence[AuditEvent], now: datetime) -> _Known:
     wanted: dict[str, set[UUID]] = defaultdict(set)
     for event in events:
         pairs = [(event.object_type, event.object_id)]
@@ -201,7 +217,8 @@ def _names(organization: Organization, events: Sequence[AuditEvent]) -> dict[tup
         for kind, text in pairs:
             if kind in _NAMED and (uuid := _uuid(text)) is not None:
                 wanted[kind].add(uuid)
-    found: dict[tuple[str, str], str] = {}
+    names: dict[tuple[str, str], str] = {}
+    of_credits = set()
     for kind, uuids in wanted.items():
         model, related = _NAMED[kind]
         own = "pool__organization" if model is PoolAccount else "organization"
@@ -209,8 +226,10 @@ def _names(organization: Organization, events: Sequence[AuditEvent]) -> dict[tup
         if model is PoolAccount:
             rows = PoolAccount.objects.without_secrets().filter(pool__organization=organization, uuid__in=uuids)
         for row in rows.select_related(*related) if related else rows:
-            found[(kind, str(row.uuid))] = _name_of(row, organization)
-    return found
+            names[(kind, str(row.uuid))] = _name_of(row, organization)
+            if isinstance(row, Limit) and row.metric == Limit.Metric.CREDITS:
+                of_credits.add(str(row.uuid))
+    return _Known(names, frozenset(of_credits), ZoneInfo(organization.timezone), now)
 
 
 def _name_of(row: Any, organization: Organization) -> str:
@@ -219,6 +238,17 @@ def _name_of(row: Any, organization: Organization) -> str:
     if isinstance(row, PoolAccount):
         return row.label
     return str(row.name) if hasattr(row, "name") else str(row)
+
+
+def _moment(text: str) -> datetime | None:
+    """Of an aware ISO text with a time."""
+    if "T" not in text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
 
 
 def _uuid(text: str) -> UUID | None:

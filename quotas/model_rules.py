@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from django.utils.translation import gettext as _
+
 from accounts.models import Member, Organization, User
 from billing.models import RateOverride, Subscription
 from config.snapshot import Snapshot
@@ -41,7 +43,7 @@ def block(organization: Organization, models: Sequence[str], *, by: User | None)
     """Nobody uses these models, from when the limit is filled (a minute at most). Raises LimitsError."""
     names = sorted({name.strip() for name in models if name.strip()})
     if not names:
-        raise LimitsError("Name a model.", field="models")
+        raise LimitsError(_("Name a model."), field="models")
     return limits.set_limit(
         organization, scope="organization", of="", metric=METRIC, window=WINDOW, amount="0", models=names, by=by
     )

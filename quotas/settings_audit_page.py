@@ -73,7 +73,7 @@ def settings_audit(request: HttpRequest, member: Member) -> HttpResponse:
     page: dict[str, Any] = {
         **frame,
         "asked": wanted,
-        "rows": audit_sentences.told(organization, found.events),
+        "rows": audit_sentences.told(organization, found.events, now=now),
         "kinds": [(name, title) for name, (title, _types) in trail.KINDS.items()],
         "actors": audit_sentences.actors(organization),
         "head": audit.head(organization),

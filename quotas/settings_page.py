@@ -65,7 +65,7 @@ def _wanted_zone(request: HttpRequest, organization: Organization, now: datetime
     except DomainError as refused:
         return {"wanted": "", "error": {"zone": refused.message}}
     zone = ZoneInfo(wanted)
-    return {"wanted": wanted, "wanted_zone": zone, "wanted_now": now.astimezone(zone), "moved": moved}
+    return {"wanted": wanted, "wanted_clock": f"{now.astimezone(zone):%H:%M}", "moved": moved}
 
 
 def _back(member: Member, part: str = "") -> HttpResponse:

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from accounts import audit, permissions
 from accounts.models import Member, Organization, User
@@ -34,7 +35,9 @@ def demand(organization: Organization, *, accepted: bool, by: User | None, now: 
             return
         if not accepted:
             raise TermsNotAccepted(
-                f"Sign-in accounts are off until the terms are accepted:\n\n{SIGN_IN_TERMS}\n", terms=SIGN_IN_TERMS
+                _("Sign-in accounts are off until the terms are accepted:\n\n%(sign_in_terms)s\n")
+                % {"sign_in_terms": SIGN_IN_TERMS},
+                terms=SIGN_IN_TERMS,
             )
         row.sign_in_terms_accepted_at = now
         row.sign_in_terms_accepted_by = by
