@@ -14,6 +14,7 @@ from datetime import datetime
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
 
 from accounts import audit, names, permissions
 from accounts.errors import ApiTokenError, ExpiryPassed, MemberRemoved, NotFound, TokenScopeMissing, TokenScopeUnknown
@@ -91,12 +92,12 @@ def issue(
     name = names.checked(name, what="A token's name", longest=80)
     chosen = _scopes(scopes_of(member) if scopes is None else scopes)
     if expires_at is not None and expires_at <= now:
-        raise ExpiryPassed("The token would have expired already.", expires_at=expires_at.isoformat())
+        raise ExpiryPassed(_("The token would have expired already."), expires_at=expires_at.isoformat())
     with transaction.atomic():
         organization = Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
         member = Member.objects.select_for_update(of=("self",), no_key=True).get(pk=member.pk)
         if member.removed_at is not None:
-            raise MemberRemoved("The member has been removed.")
+            raise MemberRemoved(_("The member has been removed."))
         issued = _insert(member, name=name, scopes=chosen, expires_at=expires_at)
         audit.record(
             organization,
@@ -147,7 +148,7 @@ def by_public_id(organization: Organization, text: str) -> ApiToken:
     match = _PUBLIC_ID.fullmatch(text)
     token = ApiToken.objects.for_organization(organization).filter(public_id=match[1]).first() if match else None
     if token is None:
-        raise NotFound("There is no such token in this organization.")
+        raise NotFound(_("There is no such token in this organization."))
     return token
 
 
@@ -185,9 +186,11 @@ def check_within(token: ApiToken, *, scopes: Iterable[str], expires_at: datetime
     """What a token may hand on: its own scopes and no longer life. Raises TokenScopeMissing, ApiTokenError."""
     missing = sorted(set(scopes) - set(token.scopes))
     if missing:
-        raise TokenScopeMissing(f"This token was not made for {missing[0]}, so it makes none for it.", scope=missing[0])
+        raise TokenScopeMissing(
+            _("This token was not made for %(missing)s, so it makes none for it.") % {"missing": missing[0]}, scope=missing[0]
+        )
     if token.expires_at is not None and (expires_at is None or expires_at > token.expires_at):
-        raise ApiTokenError("This token makes none that lasts longer than itself.", expires_at=token.expires_at.isoformat())
+        raise ApiTokenError(_("This token makes none that lasts longer than itself."), expires_at=token.expires_at.isoformat())
 
 
 def _scopes(chosen: Iterable[str]) -> list[str]:
@@ -195,7 +198,9 @@ def _scopes(chosen: Iterable[str]) -> list[str]:
     if not found or not set(found) <= set(SCOPES):
         unknown = [one for one in found if one not in SCOPES]
         said = f"{unknown[0]!r} is not a scope of a token" if unknown else "A token needs a scope"
-        raise TokenScopeUnknown(f"{said}. Scopes: {', '.join(SCOPES)}.", scopes=list(SCOPES))
+        raise TokenScopeUnknown(
+            _("%(said)s. Scopes: %(scopes)s.") % {"said": said, "scopes": ", ".join(SCOPES)}, scopes=list(SCOPES)
+        )
     return found
 
 

@@ -3,6 +3,7 @@
 from zoneinfo import available_timezones
 
 from django import forms
+from django.utils.translation import gettext_lazy
 
 
 def zones() -> list[tuple[str, str]]:
@@ -14,12 +15,12 @@ def zones() -> list[tuple[str, str]]:
 class JoinForm(forms.Form):
     """Accepting a one-time link: one's name and password; the first owner also names the organization and its zone."""
 
-    organization = forms.CharField(max_length=120, required=False, label="Organization")
-    timezone = forms.ChoiceField(choices=zones, required=False, label="Its time zone")
-    email = forms.EmailField(max_length=254, required=False, label="Work e-mail")
-    name = forms.CharField(max_length=120, label="Your name", required=False)
-    password = forms.CharField(widget=forms.PasswordInput, label="Password", strip=False, max_length=200)
+    organization = forms.CharField(max_length=120, required=False, label=gettext_lazy("Organization"))
+    timezone = forms.ChoiceField(choices=zones, required=False, label=gettext_lazy("Its time zone"))
+    email = forms.EmailField(max_length=254, required=False, label=gettext_lazy("Work e-mail"))
+    name = forms.CharField(max_length=120, label=gettext_lazy("Your name"), required=False)
+    password = forms.CharField(widget=forms.PasswordInput, label=gettext_lazy("Password"), strip=False, max_length=200)
 
 
 class IssueKeyForm(forms.Form):
-    name = forms.CharField(max_length=80, label="Name of a new key")
+    name = forms.CharField(max_length=80, label=gettext_lazy("Name of a new key"))

@@ -16,6 +16,7 @@ from allauth.socialaccount.models import SocialAccount
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404
+from django.utils.translation import gettext as _
 
 from accounts import audit, factors, identity_http, members, names, vouching
 from accounts.errors import LastOwner, NameInvalid, ProviderInvalid, ProviderUnreachable, SignInRefused
@@ -83,7 +84,7 @@ def set_provider(organization: Organization, asked: Asked, *, by: User | None) -
         is_another = row is not None and (row.issuer, row.client_id) != (checked.issuer, checked.client_id)
         row = row or IdentityProvider(organization=organization)
         if is_another and row.client_secret and checked.client_secret is None:
-            raise ProviderInvalid("Enter the client secret again: the issuer or the client has changed.", field="client_secret")
+            raise ProviderInvalid(_("Enter the client secret again: the issuer or the client has changed."), field="client_secret")
         if is_another:
             SocialAccount.objects.filter(provider=str(row.uuid)).delete()
         for name in _FIELDS:
@@ -138,23 +139,23 @@ def _audit(row: IdentityProvider, what: str, by: User | None, **data: Any) -> No
 
 def _checked(asked: Asked) -> Asked:
     try:
-        name = names.checked(asked.name, what="The name", longest=40)
+        name = names.checked(asked.name, what=_("The name"), longest=40)
     except NameInvalid as error:
         raise ProviderInvalid(error.message, field="name") from None
     client_id = asked.client_id.strip()
     if not client_id or len(client_id) > 191 or not client_id.isprintable():
-        raise ProviderInvalid("The client id is what the provider calls this Weir: 1 to 191 characters.", field="client_id")
+        raise ProviderInvalid(_("The client id is what the provider calls this Weir: 1 to 191 characters."), field="client_id")
     if asked.client_secret is not None and (len(asked.client_secret) > 1000 or not asked.client_secret.isprintable()):
-        raise ProviderInvalid("The client secret has at most 1,000 characters, on one line.", field="client_secret")
+        raise ProviderInvalid(_("The client secret has at most 1,000 characters, on one line."), field="client_secret")
     claim = asked.role_claim.strip()
     if len(claim) > 80 or not claim.isprintable():
-        raise ProviderInvalid("The claim’s name has at most 80 characters.", field="role_claim")
+        raise ProviderInvalid(_("The claim’s name has at most 80 characters."), field="role_claim")
     if asked.role_map and not claim:
-        raise ProviderInvalid("Name the claim that holds the groups, such as groups.", field="role_claim")
+        raise ProviderInvalid(_("Name the claim that holds the groups, such as groups."), field="role_claim")
     if not claim and not asked.default_role:
-        raise ProviderInvalid("Nobody could come in: name a claim that holds groups, or everybody’s role.", field="default_role")
+        raise ProviderInvalid(_("Nobody could come in: name a claim that holds groups, or everybody’s role."), field="default_role")
     if asked.default_role and asked.default_role not in Member.Role.values:
-        raise ProviderInvalid("That is not a role.", field="default_role")
+        raise ProviderInvalid(_("That is not a role."), field="default_role")
     return Asked(
         name=name,
         issuer=_checked_issuer(asked.issuer),
@@ -174,7 +175,7 @@ def _checked_issuer(issuer: str) -> str:
     if issuer.endswith(WELL_KNOWN):
         issuer = issuer.removesuffix(WELL_KNOWN)
     if len(issuer) > 300 or "?" in issuer:
-        raise ProviderInvalid("The issuer is an address of at most 300 characters without “?”.", field="issuer")
+        raise ProviderInvalid(_("The issuer is an address of at most 300 characters without “?”."), field="issuer")
     try:
         return identity_http.checked(issuer, name="The issuer")
     except ProviderUnreachable as error:
@@ -185,18 +186,24 @@ def _checked_domains(domains: Iterable[str]) -> tuple[str, ...]:
     found = list(dict.fromkeys(domain.strip().lower().lstrip("@") for domain in domains if domain.strip()))
     for domain in found:
         if not _DOMAIN.fullmatch(domain):
-            raise ProviderInvalid(f"{domain[:80]!r} is no domain of e-mail addresses, such as example.com.", field="email_domains")
+            raise ProviderInvalid(
+                _("%(domain)r is no domain of e-mail addresses, such as example.com.") % {"domain": domain[:80]},
+                field="email_domains",
+            )
     if not 1 <= len(found) <= MOST_DOMAINS:
-        raise ProviderInvalid(f"Name the domains of your people’s addresses: 1 to {MOST_DOMAINS}.", field="email_domains")
+        raise ProviderInvalid(
+            _("Name the domains of your people’s addresses: 1 to %(most_domains)s.") % {"most_domains": MOST_DOMAINS},
+            field="email_domains",
+        )
     return tuple(found)
 
 
 def _checked_map(role_map: Mapping[str, str]) -> dict[str, str]:
     if len(role_map) > MOST_VALUES:
-        raise ProviderInvalid(f"At most {MOST_VALUES} groups can be mapped.", field="role_map")
+        raise ProviderInvalid(_("At most %(most_values)s groups can be mapped.") % {"most_values": MOST_VALUES}, field="role_map")
     for value, role in role_map.items():
         if not value or len(value) > 200 or not value.isprintable() or role not in Member.Role.values:
-            raise ProviderInvalid("A group has 1 to 200 characters and stands for one of the four roles.", field="role_map")
+            raise ProviderInvalid(_("A group has 1 to 200 characters and stands for one of the four roles."), field="role_map")
     return dict(role_map)
 
 
@@ -256,7 +263,8 @@ def decide(row: IdentityProvider, values: Mapping[str, Any]) -> str | None:
     role = next((role for role in RANKS if role in mapped), None) or row.default_role
     if not role:
         raise SignInRefused(
-            f"{row.name} names no group of yours that has a role here. Ask its administrator to add you to one, then sign in again."
+            _("%(name)s names no group of yours that has a role here. Ask its administrator to add you to one, then sign in again.")
+            % {"name": row.name}
         )
     return str(role)
 
@@ -282,7 +290,7 @@ def admit(row: IdentityProvider, claims: Claims, *, now: datetime) -> Admitted:
         # Whoever changes the provider, or the members, holds this row.
         Organization.objects.select_for_update(no_key=True).get(pk=row.organization_id)
         if not IdentityProvider.objects.filter(pk=row.pk, is_active=True).exists():
-            raise SignInRefused(f"Sign-in with {row.name} is switched off.")
+            raise SignInRefused(_("Sign-in with %(name)s is switched off.") % {"name": row.name})
         link = SocialAccount.objects.filter(provider=str(row.uuid), uid=claims.subject).first()
         user = _locked_person(row, email, link)
         member = Member.objects.filter(organization_id=row.organization_id).current().filter(user=user).first()
@@ -301,11 +309,17 @@ def admit(row: IdentityProvider, claims: Claims, *, now: datetime) -> Admitted:
 
 def _checked_address(row: IdentityProvider, claims: Claims) -> str:
     if not claims.subject or len(claims.subject) > LONGEST_SUBJECT:
-        raise SignInRefused(f"{row.name} names you by an id that cannot be kept.")
+        raise SignInRefused(_("%(name)s names you by an id that cannot be kept.") % {"name": row.name})
     if not claims.email:
-        raise SignInRefused(f"{row.name} does not say that your e-mail address is verified. Verify it there, then sign in again.")
+        raise SignInRefused(
+            _("%(name)s does not say that your e-mail address is verified. Verify it there, then sign in again.")
+            % {"name": row.name}
+        )
     if domain_of(claims.email) not in row.email_domains:
-        raise SignInRefused(f"{claims.email} is not of a domain that {row.name} may speak for: {', '.join(row.email_domains)}.")
+        raise SignInRefused(
+            _("%(email)s is not of a domain that %(name)s may speak for: %(email_domains)s.")
+            % {"email": claims.email, "name": row.name, "email_domains": ", ".join(row.email_domains)}
+        )
     return members.checked_email(claims.email)
 
 
@@ -313,9 +327,9 @@ def _locked_person(row: IdentityProvider, email: str, link: SocialAccount | None
     user = User.objects.get(pk=link.user_id) if link is not None else members.person(email)
     user = User.objects.select_for_update(no_key=True).get(pk=user.pk)
     if user.is_staff or user.is_superuser:
-        raise SignInRefused("Operators of this Weir sign in with their password.")
+        raise SignInRefused(_("Operators of this Weir sign in with their password."))
     if not user.is_active:
-        raise SignInRefused("This account is switched off. Ask the operator of this Weir.")
+        raise SignInRefused(_("This account is switched off. Ask the operator of this Weir."))
     return user
 
 
@@ -324,10 +338,11 @@ def _check_known(row: IdentityProvider, user: User, member: Member | None, link:
     known = SocialAccount.objects.filter(provider=str(row.uuid), user=user)
     if member is None:
         if known.exists():
-            raise SignInRefused("You have been removed from this organization. Ask one of its owners to invite you again.")
+            raise SignInRefused(_("You have been removed from this organization. Ask one of its owners to invite you again."))
     elif link is None and known.filter(date_joined__gte=member.joined_at).exists():
         raise SignInRefused(
-            f"Somebody else of {row.name} signs in with this address already. Ask an owner to remove that member first."
+            _("Somebody else of %(name)s signs in with this address already. Ask an owner to remove that member first.")
+            % {"name": row.name}
         )
 
 
@@ -350,9 +365,11 @@ def _linked(row: IdentityProvider, subject: str, user: User, member: Member, lin
 
 def _joined(row: IdentityProvider, user: User, role: str, name: str) -> Member:
     if not role:
-        raise SignInRefused(f"{row.name} lets in members only. Ask an owner to invite you, then sign in again.")
+        raise SignInRefused(
+            _("%(name)s lets in members only. Ask an owner to invite you, then sign in again.") % {"name": row.name}
+        )
     try:
-        name = names.checked(name, what="A person's name", longest=120) if name else ""
+        name = names.checked(name, what=_("A person's name"), longest=120) if name else ""
     except NameInvalid:
         name = ""
     had_way_in = user.has_usable_password() or factors.has_one(user.pk)

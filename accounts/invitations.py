@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
+from django.utils.translation import gettext as _
 
 from accounts import audit, members, names, organizations
 from accounts.errors import InvitationInvalid, PasswordRefused
@@ -163,12 +164,12 @@ def accept(
         member = Member.objects.for_organization(offer.organization).current().filter(user=user).first()
         if member is None:
             # Removed since the link was made: it gives nothing back.
-            raise InvitationInvalid("This link does not hold any more. Ask for a new one.")
+            raise InvitationInvalid(_("This link does not hold any more. Ask for a new one."))
         if member.is_awaited or member.is_vouched:
             member.is_awaited = member.is_vouched = False
             member.save(update_fields=["is_awaited", "is_vouched"])
         if name and not member.display_name:
-            member.display_name = names.checked(name, what="A person's name", longest=120)
+            member.display_name = names.checked(name, what=_("A person's name"), longest=120)
             member.save(update_fields=["display_name"])
             # Refusals name the member.
             snapshot.bump(member.organization_id)
@@ -178,7 +179,7 @@ def accept(
 
 def _found(offer: Offer, password: str, *, email: str, organization_name: str, timezone: str, name: str) -> Accepted:
     if Organization.objects.exists():
-        raise InvitationInvalid("This link does not hold any more. Ask for a new one.")
+        raise InvitationInvalid(_("This link does not hold any more. Ask for a new one."))
     user = members.person(members.checked_email(email))
     _authenticate(user, password)
     organization = organizations.create(organization_name, timezone=timezone, by=user)
@@ -198,7 +199,7 @@ def _authenticate(user: User, password: str) -> None:
         # Nobody has come in by this account so far, and this link says nothing about who may elsewhere.
         Member.objects.current().filter(user=user).update(is_awaited=True)
     elif not user.check_password(password):
-        reason = f"That is not the password of {user.email}. Sign in with it, or reset it there."
+        reason = _("That is not the password of %(email)s. Sign in with it, or reset it there.") % {"email": user.email}
         raise PasswordRefused(reason, reasons=[reason])
 
 
@@ -223,7 +224,7 @@ def _create(organization: Organization | None, email: str, role: str, *, now: da
 
 def _offer(invitation: Invitation | None, now: datetime) -> Offer:
     if invitation is None or invitation.accepted_at is not None or invitation.expires_at <= now:
-        raise InvitationInvalid("This link does not hold any more. Ask for a new one.")
+        raise InvitationInvalid(_("This link does not hold any more. Ask for a new one."))
     user = User.objects.filter(email__iexact=invitation.email).first() if invitation.email else None
     return Offer(invitation, invitation.organization, invitation.email, has_password=bool(user and user.has_usable_password()))
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
 
 from accounts import audit, names
 from accounts.errors import (
@@ -105,18 +106,18 @@ def issue(
     `allowed_models` None allows what the plan allows, `allowed_efforts` None every reasoning effort. Locks the organization. Raises
     NameInvalid, ExpiryPassed, MemberRemoved, RoleHoldsNoKeys.
     """
-    name = names.checked(name, what="A key's name", longest=80)
+    name = names.checked(name, what=_("A key's name"), longest=80)
     models, efforts = _models(allowed_models), _efforts(allowed_efforts)
     if expires_at is not None and expires_at <= now:
-        raise ExpiryPassed("The key would have expired already.", expires_at=expires_at.isoformat())
+        raise ExpiryPassed(_("The key would have expired already."), expires_at=expires_at.isoformat())
     with transaction.atomic():
         # The organization first, as everywhere: two who lock in one order cannot block each other.
         organization = Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
         member = Member.objects.select_for_update(of=("self",), no_key=True).get(pk=member.pk)
         if member.removed_at is not None:
-            raise MemberRemoved("The member has been removed.")
+            raise MemberRemoved(_("The member has been removed."))
         if member.role == Member.Role.FINANCE:
-            raise RoleHoldsNoKeys("Members with the role finance hold no keys.")
+            raise RoleHoldsNoKeys(_("Members with the role finance hold no keys."))
         pepper_id, pepper = next(iter(settings.KEY_PEPPERS.items()))
         issued = _insert(
             member,
@@ -164,16 +165,19 @@ def rotate(
     """
     grace = settings.KEY_ROTATION_GRACE_SECONDS if grace_seconds is None else grace_seconds
     if not 0 <= grace <= MOST_GRACE_SECONDS:
-        raise GraceInvalid(f"A rotated secret may work for 0 to {MOST_GRACE_SECONDS} seconds more, not {grace:g}.")
+        raise GraceInvalid(
+            _("A rotated secret may work for 0 to %(most_grace_seconds)s seconds more, not %(grace)g.")
+            % {"most_grace_seconds": MOST_GRACE_SECONDS, "grace": grace}
+        )
     with transaction.atomic():
         organization = Organization.objects.select_for_update(no_key=True).get(pk=key.organization_id)
         key = ApiKey.objects.select_for_update(of=("self",), no_key=True).select_related("member").get(pk=key.pk)
         if key.revoked_at is not None:
-            raise KeyRevoked("The key is revoked: issue a new one.")
+            raise KeyRevoked(_("The key is revoked: issue a new one."))
         if seen is not None and seen != rotation_of(key):
-            raise KeyRotated("It was rotated meanwhile. The secret that was shown then holds.")
+            raise KeyRotated(_("It was rotated meanwhile. The secret that was shown then holds."))
         if key.expires_at is not None and key.expires_at <= now:
-            raise ExpiryPassed("The key has expired: issue a new one.", expires_at=key.expires_at.isoformat())
+            raise ExpiryPassed(_("The key has expired: issue a new one."), expires_at=key.expires_at.isoformat())
         pepper_id, pepper = next(iter(settings.KEY_PEPPERS.items()))
         secret = f"{PREFIX}{key.public_id}_{_random(SECRET_LENGTH)}"
         until = now + timedelta(seconds=grace)
@@ -220,7 +224,7 @@ def by_public_id(organization: Organization, text: str) -> ApiKey:
     public_id = parse_public_id(text)
     key = ApiKey.objects.for_organization(organization).filter(public_id=public_id).first() if public_id else None
     if key is None:
-        raise NotFound("There is no such key in this organization.")
+        raise NotFound(_("There is no such key in this organization."))
     return key
 
 
@@ -265,18 +269,18 @@ def _insert(member: Member, pepper_id: str, pepper: str, **fields: Any) -> Issue
 def _models(allowed: Iterable[str] | None) -> list[str] | None:
     if allowed is None:
         return None
-    models = sorted({names.checked(model, what="A model's name", longest=120) for model in allowed})
+    models = sorted({names.checked(model, what=_("A model's name"), longest=120) for model in allowed})
     if not models:
-        raise NameInvalid("A key that may use no model at all is of no use; name one, or leave the list out.")
+        raise NameInvalid(_("A key that may use no model at all is of no use; name one, or leave the list out."))
     return models
 
 
 def _efforts(allowed: Iterable[str] | None) -> list[str] | None:
     if allowed is None:
         return None
-    efforts = sorted({names.checked(effort, what="A reasoning effort", longest=20) for effort in allowed})
+    efforts = sorted({names.checked(effort, what=_("A reasoning effort"), longest=20) for effort in allowed})
     if not efforts:
-        raise NameInvalid("A key that may use no reasoning effort at all is of no use; name one, or leave the list out.")
+        raise NameInvalid(_("A key that may use no reasoning effort at all is of no use; name one, or leave the list out."))
     return efforts
 
 

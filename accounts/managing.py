@@ -9,6 +9,7 @@ from uuid import UUID
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
 
 from accounts import invitations, members, permissions, tenancy
 from accounts.errors import NotAwaited, RoleNotYours
@@ -51,9 +52,9 @@ def invite(manager: Member, email: str, *, role: str, team: Team | None, name: s
 def invite_again(manager: Member, found: Member, *, now: datetime) -> Link:
     """Another link for who was invited and has not come. Raises RoleNotYours, NotAwaited."""
     if not found.is_awaited:
-        raise NotAwaited(f"{found} has come in already.")
+        raise NotAwaited(_("%(found)s has come in already.") % {"found": found})
     if not may_manage(manager, found):
-        raise RoleNotYours("Leads invite developers; other roles are an owner’s to give.")
+        raise RoleNotYours(_("Leads invite developers; other roles are an owner’s to give."))
     assert found.user is not None
     return invitations.invite(manager.organization, found.user.email, role=found.role, team=found.team, by=manager.user, now=now)
 
@@ -95,7 +96,7 @@ def change(
     role = found.role if role is None else role
     wanted = team if has_team else found.team
     if not may_manage(manager, found):
-        raise RoleNotYours("Leads look after the developers of their scope; others are an owner’s to change.")
+        raise RoleNotYours(_("Leads look after the developers of their scope; others are an owner’s to change."))
     check_role(manager, role)
     if has_team:
         tenancy.demand(manager, Action.MANAGE_MEMBERS, team_id=wanted.pk if wanted is not None else None)
@@ -110,4 +111,4 @@ def change(
 def check_role(manager: Member, role: str) -> None:
     """Raises RoleNotYours unless the manager may give this role."""
     if not permissions.may_give_role(manager, role, team_id=manager.team_id):
-        raise RoleNotYours("Leads invite developers and look after them; other roles are an owner’s to give.")
+        raise RoleNotYours(_("Leads invite developers and look after them; other roles are an owner’s to give."))

@@ -12,6 +12,7 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
 
 from accounts import audit, keys, names
 from accounts.errors import (
@@ -54,14 +55,14 @@ def add(
     email = checked_email(email)
     role = checked_role(role)
     _check_team(organization, role, team)
-    name = names.checked(name, what="A person's name", longest=120) if name else ""
+    name = names.checked(name, what=_("A person's name"), longest=120) if name else ""
     with transaction.atomic():
         organization = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
         user = person(email)
         if password is not None:
             _give_password(user, password)
         if Member.objects.for_organization(organization).current().filter(user=user).exists():
-            raise AlreadyMember(f"{email} is a member already.")
+            raise AlreadyMember(_("%(email)s is a member already.") % {"email": email})
         member = Member.objects.create(organization=organization, user=user, role=role, team=team, display_name=name)
         audit.record(
             organization,
@@ -159,7 +160,7 @@ def find(organization: Organization, email: str) -> Member:
         .first()
     )
     if member is None:
-        raise NotFound(f"{email.strip()!r} is no member of {organization.slug}.")
+        raise NotFound(_("%(email)r is no member of %(slug)s.") % {"email": email.strip(), "slug": organization.slug})
     return member
 
 
@@ -182,15 +183,17 @@ def checked_email(email: str) -> str:
     try:
         validate_email(email)
     except ValidationError:
-        raise EmailInvalid(f"{email!r} is not an e-mail address.") from None
+        raise EmailInvalid(_("%(email)r is not an e-mail address.") % {"email": email}) from None
     if len(email) > 254:
-        raise EmailInvalid("The e-mail address has more than 254 characters.")
+        raise EmailInvalid(_("The e-mail address has more than 254 characters."))
     return email
 
 
 def checked_role(role: str) -> str:
     if role not in Member.Role.values:
-        raise MemberError(f"{role!r} is not a role. Roles: {', '.join(Member.Role.values)}.", role=role)
+        raise MemberError(
+            _("%(role)r is not a role. Roles: %(values)s.") % {"role": role, "values": ", ".join(Member.Role.values)}, role=role
+        )
     return role
 
 
@@ -210,7 +213,9 @@ def _give_password(user: User, password: str) -> None:
         user.save(update_fields=["password"])
     elif not user.check_password(password):
         raise PasswordRefused(
-            f"{user.email} has a password already, and this is another one. Add the person without a password.", reasons=[]
+            _("%(email)s has a password already, and this is another one. Add the person without a password.")
+            % {"email": user.email},
+            reasons=[],
         )
 
 
@@ -218,16 +223,16 @@ def _check_team(organization: Organization, role: str, team: Team | None) -> Non
     if team is None:
         return
     if team.organization_id != organization.pk:
-        raise NotFound("There is no such team in this organization.")
+        raise NotFound(_("There is no such team in this organization."))
     if role == Member.Role.OWNER:
-        raise TeamNotForRole("An owner belongs to the whole organization, not to a team.")
+        raise TeamNotForRole(_("An owner belongs to the whole organization, not to a team."))
 
 
 def _locked(member: Member) -> tuple[Organization, Member]:
     organization = Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
     member = Member.objects.select_for_update(of=("self",), no_key=True).select_related("team", "organization").get(pk=member.pk)
     if member.removed_at is not None:
-        raise MemberRemoved("The member has been removed.")
+        raise MemberRemoved(_("The member has been removed."))
     return organization, member
 
 
@@ -236,4 +241,4 @@ def _keep_an_owner(member: Member) -> None:
         return
     others = Member.objects.for_organization(member.organization).current().filter(role=Member.Role.OWNER).exclude(pk=member.pk)
     if not others.exists():
-        raise LastOwner("The last owner cannot be removed or given another role. Make somebody else an owner first.")
+        raise LastOwner(_("The last owner cannot be removed or given another role. Make somebody else an owner first."))

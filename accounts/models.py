@@ -8,6 +8,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Lower
+from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
     from accounts.vouching import Vouch
@@ -69,13 +70,13 @@ class Organization(models.Model):
     """
 
     class UnpricedModels(models.TextChoices):
-        REFUSE = "refuse", "Refuse"
-        FALLBACK = "fallback", "Price at the fallback rate"
+        REFUSE = "refuse", _("Refuse")
+        FALLBACK = "fallback", _("Price at the fallback rate")
 
     class SecondFactor(models.TextChoices):
-        OPTIONAL = "optional", "Optional"
-        LEADS = "leads", "Required of owners, leads and finance"
-        EVERYONE = "everyone", "Required of everyone"
+        OPTIONAL = "optional", _("Optional")
+        LEADS = "leads", _("Required of owners, leads and finance")
+        EVERYONE = "everyone", _("Required of everyone")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     slug = models.SlugField(max_length=63, unique=True)
@@ -131,10 +132,10 @@ class Member(models.Model):
     """A person in an organization. `team` null means the whole organization, also for leads."""
 
     class Role(models.TextChoices):
-        DEVELOPER = "developer", "Developer"
-        LEAD = "lead", "Lead"
-        FINANCE = "finance", "Finance"
-        OWNER = "owner", "Owner"
+        DEVELOPER = "developer", _("Developer")
+        LEAD = "lead", _("Lead")
+        FINANCE = "finance", _("Finance")
+        OWNER = "owner", _("Owner")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="members")
@@ -320,11 +321,11 @@ class Job(models.Model):
     """Long work that somebody asked for, such as an export: how far it is, and what came of it. It can be left and found again."""
 
     class State(models.TextChoices):
-        WAITING = "waiting", "Waiting"
-        RUNNING = "running", "Running"
-        DONE = "done", "Done"
-        FAILED = "failed", "Failed"
-        STOPPED = "stopped", "Stopped"
+        WAITING = "waiting", _("Waiting")
+        RUNNING = "running", _("Running")
+        DONE = "done", _("Done")
+        FAILED = "failed", _("Failed")
+        STOPPED = "stopped", _("Stopped")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="jobs")

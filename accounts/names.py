@@ -2,6 +2,8 @@
 
 import unicodedata
 
+from django.utils.translation import gettext as _
+
 from accounts.errors import NameInvalid
 
 
@@ -13,13 +15,13 @@ def checked(text: str, *, what: str, longest: int) -> str:
     """
     name = unicodedata.normalize("NFC", " ".join(text.split()))
     if not name:
-        raise NameInvalid(f"{what} must not be empty.")
+        raise NameInvalid(_("%(what)s must not be empty.") % {"what": what})
     if len(name) > longest:
-        raise NameInvalid(f"{what} has more than {longest} characters.", longest=longest)
+        raise NameInvalid(_("%(what)s has more than %(longest)s characters.") % {"what": what, "longest": longest}, longest=longest)
     # Zero-width joiners (Cf) are part of emoji and of several scripts, so of the format characters only those that turn the
     # direction of reading are refused.
     if any(unicodedata.category(character) in {"Cc", "Cs", "Co", "Cn"} or character in _TURNING for character in name):
-        raise NameInvalid(f"{what} holds characters that cannot be shown.")
+        raise NameInvalid(_("%(what)s holds characters that cannot be shown.") % {"what": what})
     return name
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
 
 from accounts import audit, names
 from accounts.errors import NotFound, OrganizationError, ZoneUnknown
@@ -24,7 +25,7 @@ def create(name: str, *, by: User | None, timezone: str = "UTC") -> Organization
 
     Raises NameInvalid, ZoneUnknown.
     """
-    name = names.checked(name, what="An organization's name", longest=120)
+    name = names.checked(name, what=_("An organization's name"), longest=120)
     zone = checked_zone(timezone)
     with transaction.atomic():
         organization = _insert(name, zone)
@@ -41,7 +42,7 @@ def create(name: str, *, by: User | None, timezone: str = "UTC") -> Organization
 
 def rename(organization: Organization, name: str, *, by: User | None) -> Organization:
     """The slug, and with it every address, stays. Raises NameInvalid."""
-    name = names.checked(name, what="An organization's name", longest=120)
+    name = names.checked(name, what=_("An organization's name"), longest=120)
     # The path names it in what it tells.
     return _set(organization, "name", name, action="organization.renamed", by=by, is_path=True)
 
@@ -55,7 +56,8 @@ def set_unpriced_models(organization: Organization, rule: str, *, by: User | Non
     """What becomes of requests for models without a rate, from the next one on. Raises OrganizationError."""
     if rule not in Organization.UnpricedModels.values:
         raise OrganizationError(
-            f"{rule[:40]!r} is not a rule for unpriced models: {' or '.join(Organization.UnpricedModels.values)}."
+            _("%(rule)r is not a rule for unpriced models: %(values)s.")
+            % {"rule": rule[:40], "values": " or ".join(Organization.UnpricedModels.values)}
         )
     return _set(organization, "unpriced_models", rule, action="organization.unpriced_models", by=by, is_path=True)
 
@@ -79,14 +81,16 @@ def find(slug: str) -> Organization:
     """Raises NotFound."""
     organization = Organization.objects.filter(slug=slug).first()
     if organization is None:
-        raise NotFound(f"There is no organization with the slug {slug!r}.")
+        raise NotFound(_("There is no organization with the slug %(slug)r.") % {"slug": slug})
     return organization
 
 
 def checked_zone(timezone: str) -> str:
     """The name of a zone of the tz database, spelled as it spells it. Raises ZoneUnknown."""
     if timezone not in available_timezones():
-        raise ZoneUnknown(f"{timezone!r} is not a time zone, such as Europe/Berlin or UTC.", timezone=timezone)
+        raise ZoneUnknown(
+            _("%(timezone)r is not a time zone, such as Europe/Berlin or UTC.") % {"timezone": timezone}, timezone=timezone
+        )
     return ZoneInfo(timezone).key
 
 

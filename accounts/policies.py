@@ -56,7 +56,10 @@ def set_second_factor(organization: Organization, policy: str, *, by: User | Non
     SecondFactorMissing.
     """
     if policy not in Organization.SecondFactor.values:
-        raise PolicyUnknown(f"{policy!r} is not a sign-in policy. Use {', '.join(Organization.SecondFactor.values)}.")
+        raise PolicyUnknown(
+            _("%(policy)r is not a sign-in policy. Use %(values)s.")
+            % {"policy": policy, "values": ", ".join(Organization.SecondFactor.values)}
+        )
     with transaction.atomic():
         organization = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
         before = organization.second_factor

@@ -10,6 +10,7 @@ from decimal import Decimal
 from uuid import UUID
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from accounts.models import User
 from billing import ledger, proration, subscriptions
@@ -282,13 +283,18 @@ def _change(subscription: Subscription, plan: Plan, row: SubscriptionPeriod, ter
 def _check(subscription: Subscription, plan: Plan) -> None:
     subscriptions.check_activatable(plan)
     if subscription.ended_at is not None:
-        raise ChangeRefused("The subscription has ended.")
+        raise ChangeRefused(_("The subscription has ended."))
     if subscription.plan_id == plan.pk:
-        raise ChangeRefused(f"The subscription is on {plan.name} already.")
+        raise ChangeRefused(_("The subscription is on %(name)s already.") % {"name": plan.name})
     if subscription.plan.currency != plan.currency and subscription.plan.price is not None and plan.price is not None:
         raise ChangeRefused(
-            f"{plan.name} is priced in {plan.currency}, {subscription.plan.name} in {subscription.plan.currency}: end the one, "
-            "then start the other."
+            _("%(name)s is priced in %(currency)s, %(name2)s in %(currency2)s: end the one, then start the other.")
+            % {
+                "name": plan.name,
+                "currency": plan.currency,
+                "name2": subscription.plan.name,
+                "currency2": subscription.plan.currency,
+            }
         )
 
 
@@ -297,14 +303,14 @@ def _check(subscription: Subscription, plan: Plan) -> None:
 
 def _keep_promise(promise: str, change: Change) -> None:
     if promise and promise != change.promise:
-        raise ChangeMoved("Meanwhile the terms of this change are others. Look at the new preview.")
+        raise ChangeMoved(_("Meanwhile the terms of this change are others. Look at the new preview."))
 
 
 def _locked(subscription: Subscription, now: datetime) -> tuple[Subscription, SubscriptionPeriod]:
     """The subscription and the row of its current period, both locked; a next plan that was due has taken over."""
     own = subscriptions.locked(subscription)
     if own.ended_at is not None:
-        raise ChangeRefused("The subscription has ended.")
+        raise ChangeRefused(_("The subscription has ended."))
     _take_over(own, now)
     row = _running(own, now)
     rows = SubscriptionPeriod.objects.select_related("plan", "subscription__plan", "subscription__organization")

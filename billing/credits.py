@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, NewType, TypeVar
 
 from django.db import models
+from django.utils.translation import gettext as _
 
 MicroCredits = NewType("MicroCredits", int)
 
@@ -39,10 +40,10 @@ def parse(value: str) -> MicroCredits:
     negative = stripped.startswith("-")
     whole, point, micro = stripped.removeprefix("-").partition(".")
     if not whole.isascii() or not whole.isdigit() or (point and not (micro.isascii() and micro.isdigit())):
-        raise ValueError(f"{value!r} is not a decimal number of credits, such as 12 or 0.25")
+        raise ValueError(_("%(value)r is not a decimal number of credits, such as 12 or 0.25") % {"value": value})
     if len(micro) > 6:
-        raise ValueError(f"{value!r} has more than 6 decimal places")
+        raise ValueError(_("%(value)r has more than 6 decimal places") % {"value": value})
     amount = int(whole) * MICRO + int(micro.ljust(6, "0") or "0")
     if amount > UNLIMITED:
-        raise ValueError(f"{value!r} is above the largest amount, {text(UNLIMITED)} credits")
+        raise ValueError(_("%(value)r is above the largest amount, %(most)s credits") % {"value": value, "most": text(UNLIMITED)})
     return MicroCredits(-amount if negative else amount)

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from accounts import invitations, managing, members
 from accounts.errors import RoleNotYours
@@ -44,5 +45,8 @@ def leave(member: Member, *, by: User | None, now: datetime) -> Removed:
 def dismiss(manager: Member, member: Member, *, now: datetime) -> Removed:
     """`leave`, at the wish of one who looks after the member. Raises RoleNotYours where the manager does not."""
     if not managing.may_manage(manager, member):
-        raise RoleNotYours(f"{member} is {member.get_role_display().lower()}, and only an owner removes one.")
+        raise RoleNotYours(
+            _("%(member)s is %(get_role_display)s, and only an owner removes one.")
+            % {"member": member, "get_role_display": member.get_role_display().lower()}
+        )
     return leave(member, by=manager.user, now=now)

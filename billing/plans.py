@@ -7,6 +7,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import User
@@ -33,7 +34,7 @@ def find(slug: str) -> Plan:
     plan = Plan.objects.filter(slug=slug).first()
     if plan is None:
         known = ", ".join(Plan.objects.values_list("slug", flat=True))
-        raise PlanUnknown(f"There is no plan {slug!r}. Plans: {known}.")
+        raise PlanUnknown(_("There is no plan %(slug)r. Plans: %(known)s.") % {"slug": slug, "known": known})
     return plan
 
 
@@ -56,7 +57,7 @@ def set_plan(slug: str, fields: Mapping[str, Any], *, by: User | None) -> SetPla
     """
     unknown = sorted(set(fields) - set(FIELDS))
     if unknown:
-        raise PlanRefused(f"A plan has no {', '.join(unknown)}.")
+        raise PlanRefused(_("A plan has no %(unknown)s.") % {"unknown": ", ".join(unknown)})
     with transaction.atomic():
         plan = Plan.objects.select_for_update(no_key=True).filter(slug=slug).first()
         is_new = plan is None
@@ -65,7 +66,8 @@ def set_plan(slug: str, fields: Mapping[str, Any], *, by: User | None) -> SetPla
         users = [] if is_new else sorted(set(plan.subscriptions.active().values_list("organization_id", flat=True)))
         if users and fields.get("reset_period", plan.reset_period) != plan.reset_period:
             raise PlanRefused(
-                f"{plan.name} is in use: its periods stay {plan.reset_period}. Make another plan, then change to that."
+                _("%(name)s is in use: its periods stay %(reset_period)s. Make another plan, then change to that.")
+                % {"name": plan.name, "reset_period": plan.reset_period}
             )
         before = {name: getattr(plan, name) for name in fields}
         for name, value in fields.items():

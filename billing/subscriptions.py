@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from django.db import IntegrityError, transaction
 from django.db.models import Count, F
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import Member, Organization, User
@@ -48,7 +49,7 @@ def start(
     except IntegrityError as error:
         if "subscription_one_active_per_subject" not in str(error):
             raise
-        raise AlreadySubscribed(f"{member or organization} has an active subscription already.") from error
+        raise AlreadySubscribed(_("%(value)s has an active subscription already.") % {"value": member or organization}) from error
     return subscription
 
 
@@ -95,7 +96,7 @@ def set_overage_cap(subscription: Subscription, cap: int | None, *, by: User | N
 def add_seat(member: Member, plan: Plan, *, by: User | None, now: datetime, anchor: date | None = None) -> Subscription:
     """Gives a member a seat: from the next request on they draw on it alone. Raises what `start` raises, and ChangeRefused."""
     if member.removed_at is not None:
-        raise ChangeRefused("The member has been removed.")
+        raise ChangeRefused(_("The member has been removed."))
     with transaction.atomic():
         seat = start(member.organization, plan, now=now, member=member, anchor=anchor)
         record(seat, "seat.added", by=by, data={"member": str(member.uuid), "plan": plan.slug})
@@ -227,10 +228,13 @@ def grant(organization_id: int, rows: Sequence[SubscriptionPeriod], *, reason: s
 def check_activatable(plan: Plan) -> None:
     """Raises PlanNotActivatable: unset is neither unlimited nor free."""
     if plan.quota is None:
-        raise PlanNotActivatable(f"The plan {plan.name} has no quota yet. Set one before it is used.", plan=plan.slug)
+        raise PlanNotActivatable(
+            _("The plan %(name)s has no quota yet. Set one before it is used.") % {"name": plan.name}, plan=plan.slug
+        )
     if plan.overage_policy == Plan.OveragePolicy.INVOICE and plan.overage_price is None:
         raise PlanNotActivatable(
-            f"The plan {plan.name} puts overage on the invoice and has no price for it yet. Set one before it is used.",
+            _("The plan %(name)s puts overage on the invoice and has no price for it yet. Set one before it is used.")
+            % {"name": plan.name},
             plan=plan.slug,
         )
 

@@ -10,6 +10,7 @@ from typing import ClassVar, TypeAlias
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from config.errors import DomainError
 
@@ -36,20 +37,22 @@ def judged(url: str, *, name: str, marks: str = "?#\\\x7f") -> list[Address]:
     `marks`: what the URL must not hold beside blanks. May take as long as a name server does. Raises Refused (N72).
     """
     if not url.isascii() or any(mark <= " " or mark in marks for mark in url):
-        shown = ", ".join(mark for mark in marks if mark in "?#")
+        shown = [mark for mark in marks if mark in "?#"]
         raise Refused(
-            f"{name} has no blanks{', no ' + shown.replace(', ', ' or ') if shown else ''}, and no letters beyond ASCII: "
-            "a host's name is spelt xn--."
+            _("%(name)s has no blanks, no %(marks)s, and no letters beyond ASCII: a host's name is spelt xn--.")
+            % {"name": name, "marks": _(" or ").join(shown)}
+            if shown
+            else _("%(name)s has no blanks, and no letters beyond ASCII: a host's name is spelt xn--.") % {"name": name}
         )
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        raise Refused(f"{name}'s host or port is none.") from None
+        raise Refused(_("%(name)s's host or port is none.") % {"name": name}) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Refused(f"{name} begins with https:// or http:// and names a host.")
+        raise Refused(_("%(name)s begins with https:// or http:// and names a host.") % {"name": name})
     if parts.username or parts.password:
-        raise Refused(f"{name} holds no user and no password.")
+        raise Refused(_("%(name)s holds no user and no password.") % {"name": name})
     allowed = [ipaddress.ip_network(network) for network in settings.UPSTREAM_ALLOWED_NETWORKS]
     addresses = _addresses(parts.hostname, port)
     for found in addresses:
@@ -57,7 +60,8 @@ def judged(url: str, *, name: str, marks: str = "?#\\\x7f") -> list[Address]:
             continue
         if not is_public(found):
             raise Refused(
-                f"{parts.hostname} is an address inside a private network. An operator can allow it in UPSTREAM_ALLOWED_NETWORKS."
+                _("%(host)s is an address inside a private network. An operator can allow it in UPSTREAM_ALLOWED_NETWORKS.")
+                % {"host": parts.hostname}
             )
     return addresses
 
@@ -79,7 +83,7 @@ def _addresses(host: str, port: int) -> list[Address]:
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise Refused(f"The host {host} cannot be found.") from None
+        raise Refused(_("The host %(host)s cannot be found.") % {"host": host}) from None
     found: list[Address] = []
     for info in infos:
         address = ipaddress.ip_address(str(info[4][0]).partition("%")[0])

@@ -10,10 +10,12 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from accounts import context, display, permissions, tenancy
+from accounts import context, display, locales, permissions, tenancy
 from accounts.models import Member
 from accounts.permissions import Action, Reach
 from config.clock import utc_now
@@ -25,9 +27,9 @@ from quotas.alerts.models import Alert, WebhookEndpoint
 class EndpointForm(forms.Form):
     """A new endpoint. Its URL is never rendered again."""
 
-    name = forms.CharField(max_length=80, label="Name")
-    url = forms.CharField(max_length=endpoints.LONGEST_URL, label="URL")
-    format = forms.ChoiceField(choices=WebhookEndpoint.Format.choices, label="Format")
+    name = forms.CharField(max_length=80, label=gettext_lazy("Name"))
+    url = forms.CharField(max_length=endpoints.LONGEST_URL, label=gettext_lazy("URL"))
+    format = forms.ChoiceField(choices=WebhookEndpoint.Format.choices, label=gettext_lazy("Format"))
 
 
 class RuleForm(forms.Form):
@@ -52,7 +54,7 @@ def _show(
     frame = context.frame(member, "alerts", now)
     page: dict[str, Any] = {
         **frame,
-        "month": f"{now.astimezone(frame['zone']):%b}",
+        "month": locales.current().months[now.astimezone(frame["zone"]).month - 1],
         "open": open_,
         "urgent": [one for one in open_ if one.is_urgent],
         "earlier": earlier,
@@ -97,9 +99,9 @@ def acknowledge(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespons
     if not audience.may_acknowledge(member, found):
         raise PermissionDenied
     if telling.acknowledge(found, by=member, now=utc_now()):
-        messages.success(request, "Acknowledged. It is not told again in its period.")
+        messages.success(request, _("Acknowledged. It is not told again in its period."))
     else:
-        messages.warning(request, "It was acknowledged already.")
+        messages.warning(request, _("It was acknowledged already."))
     return _back(member)
 
 
@@ -108,11 +110,11 @@ def acknowledge(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespons
 def set_rule(request: HttpRequest, member: Member) -> HttpResponse:
     form = RuleForm(request.POST)
     if not form.is_valid():
-        messages.warning(request, "Nothing was changed: there is no such rule.")
+        messages.warning(request, _("Nothing was changed: there is no such rule."))
         return _show(request, member, status=422)
     is_on = form.cleaned_data["on"]
     telling.set_rule(member.organization, form.cleaned_data["kind"], is_on=is_on, by=member.user)
-    messages.success(request, "Told from now on." if is_on else "Not told from now on. What is open stays so.")
+    messages.success(request, _("Told from now on.") if is_on else _("Not told from now on. What is open stays so."))
     return _back(member, "#rules")
 
 
@@ -132,7 +134,7 @@ def add_endpoint(request: HttpRequest, member: Member) -> HttpResponse:
         return _show(request, member, form=form, status=error.status)
     if made.secret:
         return _show(request, member, made=made)
-    messages.success(request, f"{made.endpoint} gets every alert from now on. Send it a test.")
+    messages.success(request, _("%(endpoint)s gets every alert from now on. Send it a test.") % {"endpoint": made.endpoint})
     return _back(member, "#endpoints")
 
 
@@ -143,10 +145,18 @@ def test_endpoint(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespo
     found = _endpoint(member, uuid)
     sent = delivery.test(found, now=utc_now())
     if sent.status == "sent":
-        messages.success(request, f"{found} took the test: {sent.response_code}, {sent.duration_ms} ms.")
+        messages.success(
+            request,
+            _("%(endpoint)s took the test: %(code)s, %(ms)s ms.")
+            % {"endpoint": found, "code": sent.response_code, "ms": sent.duration_ms},
+        )
     else:
-        said = f"it answered {sent.response_code}" if sent.response_code else sent.error
-        messages.warning(request, f"{found} did not take the test: {said}. Alerts to it are tried {delivery.TRIES} times in a day.")
+        said = _("it answered %(code)s") % {"code": sent.response_code} if sent.response_code else sent.error
+        messages.warning(
+            request,
+            _("%(endpoint)s did not take the test: %(said)s. Alerts to it are tried %(tries)s times in a day.")
+            % {"endpoint": found, "said": said, "tries": delivery.TRIES},
+        )
     return _back(member, "#endpoints")
 
 
@@ -159,7 +169,7 @@ def rotate_endpoint(request: HttpRequest, member: Member, uuid: UUID) -> HttpRes
     try:
         made = endpoints.rotate(found, by=member.user, now=utc_now(), seen=request.POST.get("seen"))
     except DomainError as error:
-        messages.warning(request, f"Nothing was changed: {error.message}")
+        messages.warning(request, _("Nothing was changed: %(reason)s") % {"reason": error.message})
         return _back(member, "#endpoints")
     return _show(request, member, made=made)
 
@@ -169,7 +179,7 @@ def rotate_endpoint(request: HttpRequest, member: Member, uuid: UUID) -> HttpRes
 def resume_endpoint(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     found = _endpoint(member, uuid)
     if endpoints.resume(found, by=member.user):
-        messages.success(request, f"{found} gets every alert from now on.")
+        messages.success(request, _("%(endpoint)s gets every alert from now on.") % {"endpoint": found})
     return _back(member, "#endpoints")
 
 
@@ -179,8 +189,8 @@ def remove_endpoint(request: HttpRequest, member: Member, uuid: UUID) -> HttpRes
     """Removes if the name was typed in."""
     found = _endpoint(member, uuid)
     if request.POST.get("confirm", "").strip() != found.name:
-        messages.warning(request, f"Nothing was removed: the name typed was not {found.name}.")
+        messages.warning(request, _("Nothing was removed: the name typed was not %(name)s.") % {"name": found.name})
         return _back(member, "#endpoints")
     endpoints.remove(found, by=member.user, now=utc_now())
-    messages.success(request, f"{found} is removed. What was sent to it stays in the list.")
+    messages.success(request, _("%(endpoint)s is removed. What was sent to it stays in the list.") % {"endpoint": found})
     return _back(member, "#endpoints")

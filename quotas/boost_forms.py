@@ -5,31 +5,33 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from accounts.models import Member
 from config.errors import DomainError
 from quotas import requests
 from quotas.models import Limit
-from quotas.remaining import WINDOWS
+from quotas.remaining import counted
 
 METRICS = [
-    ("credits", "Credits"),
-    ("tokens", "Tokens"),
-    ("requests", "Requests"),
-    ("requests_per_second", "Requests per second"),
-    ("requests_per_minute", "Requests per minute"),
-    ("concurrent", "Requests at once"),
+    ("credits", gettext_lazy("Credits")),
+    ("tokens", gettext_lazy("Tokens")),
+    ("requests", gettext_lazy("Requests")),
+    ("requests_per_second", gettext_lazy("Requests per second")),
+    ("requests_per_minute", gettext_lazy("Requests per minute")),
+    ("concurrent", gettext_lazy("Requests at once")),
 ]
 RATES = ("requests_per_second", "requests_per_minute", "concurrent")
 WINDOW_CHOICES = [
-    ("5h", "Last 5 hours (rolling)"),
-    ("1d", "Last 24 hours (rolling)"),
-    ("7d", "Last 7 days (rolling)"),
-    ("30d", "Last 30 days (rolling)"),
-    ("day", "Calendar day"),
-    ("week", "Week, from Monday"),
-    ("month", "Calendar month"),
-    ("period", "Plan period"),
+    ("5h", gettext_lazy("Last 5 hours (rolling)")),
+    ("1d", gettext_lazy("Last 24 hours (rolling)")),
+    ("7d", gettext_lazy("Last 7 days (rolling)")),
+    ("30d", gettext_lazy("Last 30 days (rolling)")),
+    ("day", gettext_lazy("Calendar day")),
+    ("week", gettext_lazy("Week, from Monday")),
+    ("month", gettext_lazy("Calendar month")),
+    ("period", gettext_lazy("Plan period")),
 ]
 NONE = "none"
 LAST_YEAR = 2199
@@ -38,14 +40,16 @@ LAST_YEAR = 2199
 class LimitForm(forms.Form):
     """A new limit. `level` is `organization`, or `team:<uuid>`, `member:<uuid>`, `key:<uuid>`."""
 
-    level = forms.CharField(max_length=60, label="Whose use")
-    metric = forms.ChoiceField(choices=METRICS, label="What is counted", initial="credits")
+    level = forms.CharField(max_length=60, label=gettext_lazy("Whose use"))
+    metric = forms.ChoiceField(choices=METRICS, label=gettext_lazy("What is counted"), initial="credits")
     window = forms.ChoiceField(
-        choices=[("", "For rates and requests at once: none"), *WINDOW_CHOICES], required=False, label="In which time"
+        choices=[("", gettext_lazy("For rates and requests at once: none")), *WINDOW_CHOICES],
+        required=False,
+        label=gettext_lazy("In which time"),
     )
-    amount = forms.CharField(max_length=40, label="At most")
-    models = forms.CharField(max_length=1000, required=False, label="Only these models")
-    is_exact = forms.BooleanField(required=False, label="Count exactly")
+    amount = forms.CharField(max_length=40, label=gettext_lazy("At most"))
+    models = forms.CharField(max_length=1000, required=False, label=gettext_lazy("Only these models"))
+    is_exact = forms.BooleanField(required=False, label=gettext_lazy("Count exactly"))
 
     def clean_amount(self) -> str:
         return plain(self.cleaned_data["amount"])
@@ -57,7 +61,7 @@ class LimitForm(forms.Form):
             # A rate has no time to choose; what stood in the field is no mistake.
             data["window"] = ""
         elif metric is not None and "window" in data and not window:
-            self.add_error("window", f"In which time? A limit of {metric} needs one.")
+            self.add_error("window", _("In which time? A limit of %(metric)s needs one.") % {"metric": metric})
         return data
 
     @property
@@ -68,21 +72,23 @@ class LimitForm(forms.Form):
 class AmountForm(forms.Form):
     """Another amount of a limit that is there."""
 
-    amount = forms.CharField(max_length=40, label="At most")
+    amount = forms.CharField(max_length=40, label=gettext_lazy("At most"))
 
     def clean_amount(self) -> str:
         amount = plain(self.cleaned_data["amount"])
         if amount.lower() == NONE:
-            raise forms.ValidationError("To lift the limit, remove it. 0 blocks.")
+            raise forms.ValidationError(_("To lift the limit, remove it. 0 blocks."))
         return amount
 
 
 class MoreForm(forms.Form):
     """More of a limit for a time: a boost that is given, or asked for. `until` is the last day of it."""
 
-    extra = forms.CharField(max_length=40, label="How much more")
-    until = forms.DateField(label="Until the end of", error_messages={"invalid": "A day, like 2026-12-04."})
-    note = forms.CharField(max_length=1000, required=False, label="Why")
+    extra = forms.CharField(max_length=40, label=gettext_lazy("How much more"))
+    until = forms.DateField(
+        label=gettext_lazy("Until the end of"), error_messages={"invalid": gettext_lazy("A day, like 2026-12-04.")}
+    )
+    note = forms.CharField(max_length=1000, required=False, label=gettext_lazy("Why"))
 
     def clean_extra(self) -> str:
         return plain(self.cleaned_data["extra"])
@@ -91,7 +97,14 @@ class MoreForm(forms.Form):
         until: date = self.cleaned_data["until"]
         if until.year > LAST_YEAR:
             # Its end could not be told any more: dates end with the year 9999.
-            raise forms.ValidationError(f"At most {requests.MOST_DAYS} days. What is needed for longer is a higher limit.")
+            raise forms.ValidationError(
+                ngettext(
+                    "At most %(days)s day. What is needed for longer is a higher limit.",
+                    "At most %(days)s days. What is needed for longer is a higher limit.",
+                    requests.MOST_DAYS,
+                )
+                % {"days": requests.MOST_DAYS}
+            )
         return until
 
     def ends_at(self, zone: ZoneInfo) -> datetime:
@@ -100,24 +113,26 @@ class MoreForm(forms.Form):
 
 
 class AskForm(MoreForm):
-    limit = forms.UUIDField(label="Of which limit", error_messages={"invalid": "Choose one of the limits."})
+    limit = forms.UUIDField(
+        label=gettext_lazy("Of which limit"), error_messages={"invalid": gettext_lazy("Choose one of the limits.")}
+    )
 
 
 class DecisionForm(forms.Form):
-    decision = forms.ChoiceField(choices=[("approve", "Approve"), ("deny", "Deny")])
-    note = forms.CharField(max_length=1000, required=False, label="A word to the member")
+    decision = forms.ChoiceField(choices=[("approve", gettext_lazy("Approve")), ("deny", gettext_lazy("Deny"))])
+    note = forms.CharField(max_length=1000, required=False, label=gettext_lazy("A word to the member"))
 
 
 class InviteForm(forms.Form):
-    email = forms.EmailField(max_length=254, label="E-mail")
-    name = forms.CharField(max_length=120, required=False, label="Name")
-    role = forms.ChoiceField(choices=Member.Role.choices, label="Role")
-    team = forms.CharField(max_length=80, required=False, label="Team")
+    email = forms.EmailField(max_length=254, label=gettext_lazy("E-mail"))
+    name = forms.CharField(max_length=120, required=False, label=gettext_lazy("Name"))
+    role = forms.ChoiceField(choices=Member.Role.choices, label=gettext_lazy("Role"))
+    team = forms.CharField(max_length=80, required=False, label=gettext_lazy("Team"))
 
 
 class RoleForm(forms.Form):
-    role = forms.ChoiceField(choices=Member.Role.choices, label="Role")
-    team = forms.CharField(max_length=80, required=False, label="Team")
+    role = forms.ChoiceField(choices=Member.Role.choices, label=gettext_lazy("Role"))
+    team = forms.CharField(max_length=80, required=False, label=gettext_lazy("Team"))
 
 
 def plain(text: str) -> str:
@@ -150,8 +165,6 @@ def told(form: forms.Form, field: str, error: DomainError) -> None:
 
 def describe(limit: Limit) -> str:
     """What a limit counts, as a row's head: `Credits, last 7 days`, `Requests per minute`."""
-    name = dict(METRICS)[limit.metric]
-    if limit.metric not in RATES:
-        title = WINDOWS[limit.window][0]
-        name = f"{name}, {title[0].lower()}{title[1:]}"
-    return name
+    if limit.metric in RATES:
+        return str(dict(METRICS)[limit.metric])
+    return counted(limit.metric, limit.window, is_head=True)

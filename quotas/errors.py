@@ -19,6 +19,8 @@ QuotaError
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from django.utils.translation import gettext as _
+
 from config.errors import DomainError
 
 
@@ -33,7 +35,7 @@ class Stale(QuotaError):
     status: ClassVar[int] = 503
 
     def __init__(self, version: int) -> None:
-        super().__init__("The configuration has changed. Try again.", version=version)
+        super().__init__(_("The configuration has changed. Try again."), version=version)
         self.version = version
 
 
@@ -44,7 +46,7 @@ class Degraded(QuotaError):
     status: ClassVar[int] = 503
 
     def __init__(self, reason: str, *, retry_after: int = 5) -> None:
-        message = "The gateway cannot count usage at the moment. Try again in a few seconds."
+        message = _("The gateway cannot count usage at the moment. Try again in a few seconds.")
         super().__init__(message, reason=reason, retry_after=retry_after)
         self.retry_after = retry_after
 

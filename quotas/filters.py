@@ -14,6 +14,7 @@ from typing import Any, cast
 import msgspec
 from django.db import transaction
 from django.db.models import Count
+from django.utils.translation import gettext as _
 from redis import Redis as SyncRedis
 
 from accounts import audit
@@ -52,19 +53,22 @@ def ensure(organization: Organization, models: Sequence[str], *, by: User | None
     for name in models:
         known = rates.base_name(name.strip(), now)
         if known is None:
-            raise LimitsError(f"There is no model {name.strip()[:80]!r} on the rate card.")
+            raise LimitsError(_("There is no model %(name)r on the rate card.") % {"name": name.strip()[:80]})
         names.add(known)
     if not names:
-        raise LimitsError("Which models? A limit of some models names them.")
+        raise LimitsError(_("Which models? A limit of some models names them."))
     if len(names) > MOST_MODELS:
-        raise LimitsError(f"At most {MOST_MODELS} models in one limit.")
+        raise LimitsError(_("At most %(most_models)s models in one limit.") % {"most_models": MOST_MODELS})
     wanted = sorted(names)
     own = ModelFilter.objects.filter(organization=organization, source="")
     for found in own:
         if sorted(found.model_names) == wanted:
             return found
     if own.count() >= MOST_FILTERS:
-        raise LimitsError(f"At most {MOST_FILTERS} different sets of models may have limits. Use one that is there.")
+        raise LimitsError(
+            _("At most %(most_filters)s different sets of models may have limits. Use one that is there.")
+            % {"most_filters": MOST_FILTERS}
+        )
     return _make(organization, name=", ".join(wanted)[:80], models=wanted, by=by)
 
 
@@ -206,7 +210,7 @@ def _lacks(loaded: Snapshot, hold: list[Any], one: FilterSnapshot) -> bool:
 def _is_drained(redis: "SyncRedis", organization_id: int, cut: copies.StreamId) -> bool:
     """Does the log hold everything up to the cut? Drains what nobody else does."""
     last = "{}-{}".format(*cut)
-    for _ in range(DRAINS):
+    for _attempt in range(DRAINS):
         drained = UsageDrain.objects.filter(organization_id=organization_id).values_list("drained_id", flat=True).first()
         if copies.order(drained or "0-0") >= cut:
             return True

@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
 from accounts import permissions
 from accounts.models import ApiKey, Member, Organization, Team
 from accounts.permissions import Action, Reach
@@ -11,12 +14,18 @@ from quotas import remaining, rights
 from quotas.boost_forms import describe
 from quotas.errors import Degraded, NoActivePlan, Stale
 from quotas.models import Limit, LimitBoost, LimitRequest
-from quotas.refused import limit_name
-from quotas.remaining import RATES, SCOPES, Everybody, Meter
+from quotas.remaining import RATES, SCOPES, Everybody, Meter, for_models, limit_name, small
 
-TROUBLE = "The counters do not answer. New requests are refused until they do; running answers finish and are metered."
+TROUBLE = gettext_lazy(
+    "The counters do not answer. New requests are refused until they do; running answers finish and are metered."
+)
 
 
+_AMOUNTS = {
+    "credits": gettext_lazy("%(amount)s credits"),
+    "tokens": gettext_lazy("%(amount)s tokens"),
+    "requests": gettext_lazy("%(amount)s requests"),
+}
 LOOSE = (True, 10**9)
 """How tight it is where there is no limit at all."""
 
@@ -52,7 +61,7 @@ class LimitRow:
     @property
     def name_in_sentence(self) -> str:
         """`the Quality team’s weekly limit`; a person's name stays as it is."""
-        return self.name if self.limit.member_id is not None else self.name[0].lower() + self.name[1:]
+        return self.name if self.limit.member_id is not None else small(self.name)
 
     @property
     def given(self) -> list["Given"]:
@@ -167,7 +176,7 @@ def _counters(
     except NoActivePlan as error:
         return None, error.message
     except (Degraded, Stale):
-        return None, TROUBLE
+        return None, str(TROUBLE)
 
 
 def _keys(organization: Organization, members: Sequence[Member]) -> dict[int, int]:
@@ -204,37 +213,39 @@ def _row(reader: Member, limit: Limit, meter: Meter | None, boosts: Sequence[Lim
 
 def named(limit: Limit) -> str:
     """Whose limit it is and which, at the head of a sentence: `Ada Byron’s daily limit`, `The Quality team’s weekly limit`."""
+    about = {"limit": limit_name(limit.metric, limit.window)}
     if limit.team is not None:
-        whose = f"The {limit.team.name} team’s"
+        name = _("The %(name)s team’s %(limit)s") % {**about, "name": limit.team.name}
     elif limit.member is not None:
-        whose = f"{limit.member}’s"
+        name = _("%(name)s’s %(limit)s") % {**about, "name": limit.member}
     elif limit.key is not None:
-        whose = f"The key {limit.key.name}’s"
+        name = _("The key %(name)s’s %(limit)s") % {**about, "name": limit.key.name}
     else:
-        whose = "The organization’s"
-    models = f" for {limit.model_filter}" if limit.model_filter is not None else ""
-    return f"{whose} {limit_name(limit.metric, limit.window)}{models}"
+        name = _("The organization’s %(limit)s") % about
+    return for_models(name, limit.model_filter)
 
 
 def own(limit: Limit) -> str:
     """As `named`, to whom it holds: `Your daily limit`, `Your team’s weekly limit`."""
     if limit.scope == Limit.Scope.KEY:
         return named(limit)
-    whose = SCOPES[limit.scope]
-    models = f" for {limit.model_filter}" if limit.model_filter is not None else ""
-    return f"{whose[0].upper()}{whose[1:]} {limit_name(limit.metric, limit.window)}{models}"
+    name = SCOPES[limit.scope] % {"limit": limit_name(limit.metric, limit.window)}
+    return for_models(f"{name[0].upper()}{name[1:]}", limit.model_filter)
 
 
 def amount_text(limit: Limit) -> str:
     """`3,000 credits`, `60`."""
-    text = remaining.amount(limit.metric, limit.amount)
-    return text if limit.metric in RATES else f"{text} {limit.metric}"
+    return _with_unit(limit.metric, limit.amount)
 
 
 def extra_text(request: LimitRequest) -> str:
     """What a request asks for: `500 credits`."""
-    text = remaining.amount(request.metric, request.asked_amount)
-    return text if request.metric in RATES else f"{text} {request.metric}"
+    return _with_unit(request.metric, request.asked_amount)
+
+
+def _with_unit(metric: str, number: int) -> str:
+    text = remaining.amount(metric, number)
+    return _AMOUNTS[metric] % {"amount": text} if metric in _AMOUNTS else text
 
 
 def tightness(row: LimitRow) -> tuple[bool, int]:

@@ -6,8 +6,10 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
-from accounts import audit, keys, members, teams
+from accounts import audit, display, keys, members, teams
 from accounts.models import ApiKey, Member, Organization, Team, User
 from billing import credits
 from config import snapshot
@@ -23,6 +25,12 @@ RATES = (Limit.Metric.REQUESTS_PER_SECOND, Limit.Metric.REQUESTS_PER_MINUTE, Lim
 
 Target = Team | Member | ApiKey | None
 
+_NAMELESS = {
+    "team": gettext_noop("Which team? A limit of that scope needs the team's name."),
+    "member": gettext_noop("Which member? A limit of that scope needs the member's e-mail."),
+    "key": gettext_noop("Which key? A limit of that scope needs the key's public id."),
+}
+
 
 def _target(organization: Organization, scope: str, of: str) -> Target:
     """The team, member or key that `of` names: a team's name, a member's e-mail, a key's public id.
@@ -31,18 +39,17 @@ def _target(organization: Organization, scope: str, of: str) -> Target:
     """
     if scope == Limit.Scope.ORGANIZATION:
         if of:
-            raise LimitsError("A limit of the organization names no team, member or key.")
+            raise LimitsError(_("A limit of the organization names no team, member or key."))
         return None
     if not of:
-        names = {"team": "the team's name", "member": "the member's e-mail", "key": "the key's public id"}
-        raise LimitsError(f"Which {scope}? A limit of that scope needs {names[scope]}.")
+        raise LimitsError(_(_NAMELESS[scope]))
     if scope == Limit.Scope.TEAM:
         return teams.find(organization, of)
     if scope == Limit.Scope.MEMBER:
         return members.find(organization, of)
     key = ApiKey.objects.for_organization(organization).unrevoked().filter(public_id=keys.parse_public_id(of)).first()
     if key is None:
-        raise LimitsError(f"{organization.slug} has no key with the public id {of!r}.")
+        raise LimitsError(_("%(slug)s has no key with the public id %(of)r.") % {"slug": organization.slug, "of": of})
     return key
 
 
@@ -55,14 +62,14 @@ def _amount(metric: str, text: str) -> int | None:
     except ValueError as error:
         raise LimitsError(f"{error}.") from error
     if not 0 <= amount <= MOST:
-        raise LimitsError(f"{text!r} is not between 0 and the largest amount that can be counted.")
+        raise LimitsError(_("%(text)r is not between 0 and the largest amount that can be counted.") % {"text": text})
     return int(amount)
 
 
 def _count(text: str) -> int:
     stripped = text.strip()
     if not (stripped.isascii() and stripped.isdigit()):
-        raise ValueError(f"{text!r} is not a whole number")
+        raise ValueError(_("%(text)r is not a whole number") % {"text": text})
     return int(stripped)
 
 
@@ -90,14 +97,23 @@ def set_limit(
     """
     for given, known, what in ((scope, Limit.Scope, "scope"), (metric, Limit.Metric, "metric"), (window, Limit.Window, "window")):
         if given not in known.values:
-            raise LimitsError(f"There is no {what} {given!r}; there are {', '.join(name for name in known.values if name)}.")
+            raise LimitsError(
+                _("There is no %(what)s %(given)r; there are %(values)s.")
+                % {"what": what, "given": given, "values": ", ".join(name for name in known.values if name)}
+            )
     if (metric in RATES) != (window == ""):
         if window:
-            raise LimitsError(f"{metric} takes no window.")
-        raise LimitsError(f"{metric} needs a window: {', '.join(name for name in Limit.Window.values if name)}.")
+            raise LimitsError(_("%(metric)s takes no window.") % {"metric": metric})
+        raise LimitsError(
+            _("%(metric)s needs a window: %(values)s.")
+            % {"metric": metric, "values": ", ".join(name for name in Limit.Window.values if name)}
+        )
     subject, value = _target(organization, scope, of or ""), _amount(metric, amount)
     if strategy is not None and strategy not in Limit.Strategy.values:
-        raise LimitsError(f"There is no strategy {strategy!r}; there is {Limit.Strategy.SLIDING_LOG}.")
+        raise LimitsError(
+            _("There is no strategy %(strategy)r; there is %(sliding_log)s.")
+            % {"strategy": strategy, "sliding_log": Limit.Strategy.SLIDING_LOG}
+        )
     if strategy == Limit.Strategy.SLIDING_LOG and value is not None:
         _check_log(organization, subject, metric, window)
     which: dict[str, Any] = {
@@ -128,15 +144,21 @@ def _check_log(organization: Organization, subject: Target, metric: str, window:
     """May this window be counted by the second? Raises LimitsError."""
     if window not in ROLLING_SECONDS:
         rolling = ", ".join(ROLLING_SECONDS)
-        raise LimitsError(f"Only rolling windows ({rolling}) can be counted by the second; {window or metric} is exact as it is.")
+        raise LimitsError(
+            _("Only rolling windows (%(rolling)s) can be counted by the second; %(value)s is exact as it is.")
+            % {"rolling": rolling, "value": window or metric}
+        )
     target: dict[str, Any] = {}
     if subject is not None:
         target = {{Team: "team", Member: "member", ApiKey: "key"}[type(subject)]: subject}
     since = utc_now() - timedelta(seconds=ROLLING_SECONDS[window])
     if logbook.entries(organization.pk, target, since, MOST_LOGGED) > MOST_LOGGED:
         raise LimitsError(
-            f"More than {MOST_LOGGED:,} requests are in this window, too many to be counted by the second. "
-            "The usual strategy counts at most one bucket too much."
+            _(
+                "More than %(most_logged)s requests are in this window, too many to be counted by the second. "
+                "The usual strategy counts at most one bucket too much."
+            )
+            % {"most_logged": display.count(MOST_LOGGED)}
         )
 
 
@@ -183,18 +205,18 @@ def boost(
     """
     now = now or utc_now()
     if extra <= 0:
-        raise LimitsError("How much more? The amount must be above 0.")
+        raise LimitsError(_("How much more? The amount must be above 0."))
     if until <= now:
-        raise LimitsError("Until when? That moment has passed.")
+        raise LimitsError(_("Until when? That moment has passed."))
     with transaction.atomic():
         snapshot.bump(limit.organization_id)
         held = Limit.objects.select_related("organization").filter(pk=limit.pk).first()
         if held is None:
-            raise LimitsError("The limit is not there any more, so it holds nobody.")
+            raise LimitsError(_("The limit is not there any more, so it holds nobody."))
         given = LimitBoost.objects.filter(limit=held, revoked_at=None, ends_at__gt=now)
         total = held.amount + extra + sum(given.values_list("extra", flat=True))
         if total > MOST:
-            raise LimitsError("That is more than can be counted.")
+            raise LimitsError(_("That is more than can be counted."))
         check_height(setter, held, total)
         made = LimitBoost.objects.create(
             organization_id=held.organization_id,
@@ -252,10 +274,14 @@ def check_height(setter: Member | None, limit: Limit, value: int | None) -> None
     if bound is None or (value is None and bound.pk != limit.pk):
         return
     if value is None or value > bound.amount:
-        whose = "the organization" if setter.team is None else f"the {setter.team.name} team"
-        amount = remaining.amount(limit.metric, bound.amount)
-        done = "remove" if value is None else "raise" if bound.pk == limit.pk else "go above"
-        raise AboveScope(f"Leads do not {done} the limit of their own scope: {whose} may use {amount}. Ask an owner.")
+        if value is None:
+            done = _("Leads do not remove the limit of their own scope: %(whose)s may use %(amount)s. Ask an owner.")
+        elif bound.pk == limit.pk:
+            done = _("Leads do not raise the limit of their own scope: %(whose)s may use %(amount)s. Ask an owner.")
+        else:
+            done = _("Leads do not go above the limit of their own scope: %(whose)s may use %(amount)s. Ask an owner.")
+        whose = _("the organization") if setter.team is None else _("the %(team)s team") % {"team": setter.team.name}
+        raise AboveScope(done % {"whose": whose, "amount": remaining.amount(limit.metric, bound.amount)})
 
 
 def _audit(organization: Organization, limit: Limit, by: User | None, change: dict[str, int | None]) -> None:

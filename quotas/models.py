@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
 
 from accounts.models import ApiKey, Member, Organization, Team, User
 from quotas.alerts.models import Alert, AlertDelivery, AlertRule, WebhookEndpoint
@@ -62,33 +63,33 @@ class Limit(models.Model):
     """What a scope may use of a metric in a window. `amount` is micro-credits for credits, else a count; 0 blocks."""
 
     class Scope(models.TextChoices):
-        ORGANIZATION = "organization", "Organization"
-        TEAM = "team", "Team"
-        MEMBER = "member", "Member"
-        KEY = "key", "Key"
+        ORGANIZATION = "organization", _("Organization")
+        TEAM = "team", _("Team")
+        MEMBER = "member", _("Member")
+        KEY = "key", _("Key")
 
     class Metric(models.TextChoices):
-        CREDITS = "credits", "Credits"
-        TOKENS = "tokens", "Tokens"
-        REQUESTS = "requests", "Requests"
-        REQUESTS_PER_SECOND = "requests_per_second", "Requests per second"
-        REQUESTS_PER_MINUTE = "requests_per_minute", "Requests per minute"
-        CONCURRENT = "concurrent", "Concurrent requests"
+        CREDITS = "credits", _("Credits")
+        TOKENS = "tokens", _("Tokens")
+        REQUESTS = "requests", _("Requests")
+        REQUESTS_PER_SECOND = "requests_per_second", _("Requests per second")
+        REQUESTS_PER_MINUTE = "requests_per_minute", _("Requests per minute")
+        CONCURRENT = "concurrent", _("Concurrent requests")
 
     class Window(models.TextChoices):
-        FIVE_HOURS = "5h", "5 hours"
-        ONE_DAY = "1d", "24 hours"
-        SEVEN_DAYS = "7d", "7 days"
-        THIRTY_DAYS = "30d", "30 days"
-        DAY = "day", "Day"
-        WEEK = "week", "Week"
-        MONTH = "month", "Month"
-        PERIOD = "period", "Plan period"
-        NONE = "", "None"
+        FIVE_HOURS = "5h", _("5 hours")
+        ONE_DAY = "1d", _("24 hours")
+        SEVEN_DAYS = "7d", _("7 days")
+        THIRTY_DAYS = "30d", _("30 days")
+        DAY = "day", _("Day")
+        WEEK = "week", _("Week")
+        MONTH = "month", _("Month")
+        PERIOD = "period", _("Plan period")
+        NONE = "", _("None")
 
     class Strategy(models.TextChoices):
-        RINGS = "", "Rings of buckets"
-        SLIDING_LOG = "sliding_log", "Sliding log, exact"
+        RINGS = "", _("Rings of buckets")
+        SLIDING_LOG = "sliding_log", _("Sliding log, exact")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="limits")
@@ -138,10 +139,10 @@ class LimitRequest(models.Model):
     """A member asks for more: `asked_amount` beyond what `limit` gives, until `until`. Approving it makes a boost."""
 
     class Status(models.TextChoices):
-        PENDING = "pending", "Pending"
-        APPROVED = "approved", "Approved"
-        DENIED = "denied", "Denied"
-        WITHDRAWN = "withdrawn", "Withdrawn"
+        PENDING = "pending", _("Pending")
+        APPROVED = "approved", _("Approved")
+        DENIED = "denied", _("Denied")
+        WITHDRAWN = "withdrawn", _("Withdrawn")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="limit_requests")

@@ -4,50 +4,54 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from accounts import permissions
 from accounts.models import ApiKey, Member, Organization
 from accounts.permissions import Action, Reach
 from quotas.models import Limit, LimitRequest, Refusal
-from quotas.remaining import RATES, WINDOWS, amount
+from quotas.remaining import RATES, amount, counted, limit_name, small, title_of
 from quotas.requests import askable
 
 SHOWN = 10
 _TITLES = {
-    "pool_exhausted": "Every account of the pool was used up",
-    "pool_busy": "The pool’s accounts were cooling down",
-    "concurrency_limit": "Every account of the pool was busy",
-    "no_account_available": "No account of the pool could serve it",
-    "model_not_found": "The model is not known here",
-    "model_unpriced": "The model has no price",
-    "model_not_allowed": "The model is not allowed",
-    "reasoning_effort_not_allowed": "The reasoning effort is not allowed",
-    "fast_mode_not_allowed": "Fast mode is not allowed",
-    "invalid_json": "The request was not understood",
-    "payload_too_large": "The request was too large",
-    "invalid_encoding": "The request came in an encoding that is not taken",
-    "previous_response_not_found": "The response it continues is gone",
-    "invalid_api_key": "The key does not hold any more",
-    "draining": "The gateway was being restarted",
-    "degraded": "The gateway could not count usage",
-    "upstream_unavailable": "The upstream could not be reached",
+    "pool_exhausted": gettext_lazy("Every account of the pool was used up"),
+    "pool_busy": gettext_lazy("The pool’s accounts were cooling down"),
+    "concurrency_limit": gettext_lazy("Every account of the pool was busy"),
+    "no_account_available": gettext_lazy("No account of the pool could serve it"),
+    "model_not_found": gettext_lazy("The model is not known here"),
+    "model_unpriced": gettext_lazy("The model has no price"),
+    "model_not_allowed": gettext_lazy("The model is not allowed"),
+    "reasoning_effort_not_allowed": gettext_lazy("The reasoning effort is not allowed"),
+    "fast_mode_not_allowed": gettext_lazy("Fast mode is not allowed"),
+    "invalid_json": gettext_lazy("The request was not understood"),
+    "payload_too_large": gettext_lazy("The request was too large"),
+    "invalid_encoding": gettext_lazy("The request came in an encoding that is not taken"),
+    "previous_response_not_found": gettext_lazy("The response it continues is gone"),
+    "invalid_api_key": gettext_lazy("The key does not hold any more"),
+    "draining": gettext_lazy("The gateway was being restarted"),
+    "degraded": gettext_lazy("The gateway could not count usage"),
+    "upstream_unavailable": gettext_lazy("The upstream could not be reached"),
 }
 _ADVICE = {
-    "pool_exhausted": "It comes back by itself; a lead may add an account to the pool.",
-    "pool_busy": "Try again: this passes within a minute.",
-    "concurrency_limit": "Try again: this passes when a running request ends.",
-    "no_account_available": "Ask a lead: the pool needs an account that serves this.",
-    "model_not_found": "Check the name in your client’s configuration.",
-    "model_unpriced": "Use another model, or ask an owner to have it priced.",
-    "model_not_allowed": "Use a model that is allowed, or ask a lead to allow this one.",
-    "reasoning_effort_not_allowed": "Use a lower effort, or ask a lead.",
-    "fast_mode_not_allowed": "Leave fast mode off, or ask a lead.",
-    "payload_too_large": "Start a new session, or send less at once.",
-    "previous_response_not_found": "Your client sends the whole conversation again by itself; if not, start a new session.",
-    "invalid_api_key": "Put the current secret into your client, or issue a new key.",
-    "draining": "Try again: this passes within seconds.",
-    "degraded": "Try again in a few seconds.",
-    "upstream_unavailable": "Try again shortly.",
+    "pool_exhausted": gettext_lazy("It comes back by itself; a lead may add an account to the pool."),
+    "pool_busy": gettext_lazy("Try again: this passes within a minute."),
+    "concurrency_limit": gettext_lazy("Try again: this passes when a running request ends."),
+    "no_account_available": gettext_lazy("Ask a lead: the pool needs an account that serves this."),
+    "model_not_found": gettext_lazy("Check the name in your client’s configuration."),
+    "model_unpriced": gettext_lazy("Use another model, or ask an owner to have it priced."),
+    "model_not_allowed": gettext_lazy("Use a model that is allowed, or ask a lead to allow this one."),
+    "reasoning_effort_not_allowed": gettext_lazy("Use a lower effort, or ask a lead."),
+    "fast_mode_not_allowed": gettext_lazy("Leave fast mode off, or ask a lead."),
+    "payload_too_large": gettext_lazy("Start a new session, or send less at once."),
+    "previous_response_not_found": gettext_lazy(
+        "Your client sends the whole conversation again by itself; if not, start a new session."
+    ),
+    "invalid_api_key": gettext_lazy("Put the current secret into your client, or issue a new key."),
+    "draining": gettext_lazy("Try again: this passes within seconds."),
+    "degraded": gettext_lazy("Try again in a few seconds."),
+    "upstream_unavailable": gettext_lazy("Try again shortly."),
 }
 
 
@@ -68,42 +72,46 @@ class Told:
     def title(self) -> str:
         row = self.row
         if row.limit is None or not row.metric:
-            return _TITLES.get(row.code, "The request was refused")
+            return str(_TITLES[row.code]) if row.code in _TITLES else _("The request was refused")
         if row.scope == "plan":
-            return (
-                "There is no plan to draw on" if not row.limit and not row.scope_name else "The plan’s quota would have been passed"
-            )
-        was = "was reached" if row.metric in RATES else "would have been passed"
-        return f"{self._whose} {limit_name(row.metric, row.window)} {was}"
+            if not row.limit and not row.scope_name:
+                return _("There is no plan to draw on")
+            return _("The plan’s quota would have been passed")
+        if row.metric in RATES:
+            return _("%(limit)s was reached") % {"limit": self._whose}
+        return _("%(limit)s would have been passed") % {"limit": self._whose}
 
     @property
     def _whose(self) -> str:
+        """Which limit it was, at the head of a sentence."""
         row = self.row
+        about = {"limit": limit_name(row.metric, row.window), "name": row.scope_name}
         if row.scope == "key":
-            return f"The key {row.scope_name}’s"
+            return _("The key %(name)s’s %(limit)s") % about
         if row.scope == "organization":
-            return "The organization’s"
+            return _("The organization’s %(limit)s") % about
         if self.who:
-            return f"{row.scope_name}’s" if row.scope == "member" else f"The {row.scope_name} team’s"
-        return "Your" if row.scope == "member" else "Your team’s"
+            return (_("%(name)s’s %(limit)s") if row.scope == "member" else _("The %(name)s team’s %(limit)s")) % about
+        return (_("Your %(limit)s") if row.scope == "member" else _("Your team’s %(limit)s")) % about
 
     @property
     def advice(self) -> str:
         """What to do besides asking for more."""
         if self.row.limit is None or not self.row.metric:
-            return _ADVICE.get(self.row.code, "")
+            return str(_ADVICE.get(self.row.code, ""))
         if self.row.scope == "plan":
-            return "An owner can change the plan or buy credits."
-        return "The limit is 0: it blocks." if self.row.limit == 0 else ""
+            return _("An owner can change the plan or buy credits.")
+        return _("The limit is 0: it blocks.") if self.row.limit == 0 else ""
 
     @property
     def level(self) -> str:
         """Whose limit it was and what it counts: `Team Quality · credits, last 7 days`."""
         row = self.row
-        name = f"{row.scope.capitalize()} {row.scope_name}".strip()
+        known = {Limit.Scope(scope).value: str(Limit.Scope(scope).label) for scope in Limit.Scope.values}
+        name = f"{known.get(row.scope, _('Plan') if row.scope == 'plan' else row.scope.capitalize())} {row.scope_name}".strip()
         if row.scope == "plan":
-            return f"{name} · credits of this plan period"
-        return f"{name} · {RATES[row.metric][0].lower() if row.metric in RATES else counted(row.metric, row.window)}"
+            return _("%(level)s · credits of this plan period") % {"level": name}
+        return f"{name} · {small(title_of(row.metric, '')) if row.metric in RATES else counted(row.metric, row.window)}"
 
     @property
     def has_numbers(self) -> bool:
@@ -140,20 +148,6 @@ class Told:
         return amount(self.row.metric, self.row.limit or 0)
 
 
-def limit_name(metric: str, window: str) -> str:
-    """In a sentence: `daily limit`, `weekly limit of tokens`, `limit of requests per minute`."""
-    if metric in RATES:
-        return RATES[metric][1]
-    name = WINDOWS[window][1]
-    return name if metric == "credits" else f"{name} of {metric}"
-
-
-def counted(metric: str, window: str) -> str:
-    """`credits, last 7 days`."""
-    title = WINDOWS[window][0]
-    return f"{metric}, {title[0].lower()}{title[1:]}"
-
-
 def own(member: Member, *, count: int = SHOWN) -> list[Told]:
     """The member's newest refusals, with what more may be asked of. Five queries at most."""
     rows = list(Refusal.objects.filter(organization=member.organization, member_id=member.pk)[:count])
@@ -188,7 +182,7 @@ def of_scope(reader: Member, *, of: Member | None = None, count: int = SHOWN) ->
     members = Member.objects.for_organization(reader.organization).filter(pk__in={row.member_id for row in found})
     names = {member.pk: str(member) for member in members.select_related("user")}
     keys = _key_names(reader.organization, found)
-    return [Told(row, names.get(row.member_id, "somebody"), keys.get(row.key_id, "")) for row in found]
+    return [Told(row, names.get(row.member_id, _("somebody")), keys.get(row.key_id, "")) for row in found]
 
 
 def _key_names(organization: Organization, rows: Iterable[Refusal]) -> Mapping[int, str]:

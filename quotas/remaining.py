@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
 from accounts import display
 from accounts.models import Member, Organization
 from accounts.snapshots import KeySnapshot
@@ -23,24 +26,89 @@ TRIES = 3
 PIECE = 100
 
 WINDOWS = {
-    "5h": ("Last 5 hours", "5-hour limit"),
-    "1d": ("Last 24 hours", "24-hour limit"),
-    "7d": ("Last 7 days", "7-day limit"),
-    "30d": ("Last 30 days", "30-day limit"),
-    "day": ("Today", "daily limit"),
-    "week": ("This week", "weekly limit"),
-    "month": ("This month", "monthly limit"),
-    "period": ("This plan period", "limit of this plan period"),
+    "5h": (gettext_lazy("Last 5 hours"), gettext_lazy("5-hour limit")),
+    "1d": (gettext_lazy("Last 24 hours"), gettext_lazy("24-hour limit")),
+    "7d": (gettext_lazy("Last 7 days"), gettext_lazy("7-day limit")),
+    "30d": (gettext_lazy("Last 30 days"), gettext_lazy("30-day limit")),
+    "day": (gettext_lazy("Today"), gettext_lazy("daily limit")),
+    "week": (gettext_lazy("This week"), gettext_lazy("weekly limit")),
+    "month": (gettext_lazy("This month"), gettext_lazy("monthly limit")),
+    "period": (gettext_lazy("This plan period"), gettext_lazy("limit of this plan period")),
 }
 """The title of a meter, and the name of the limit in a sentence."""
 RATES = {
-    "requests_per_second": ("Requests per second", "limit of requests per second", "within a second"),
-    "requests_per_minute": ("Requests per minute", "limit of requests per minute", "within a minute"),
-    "concurrent": ("Requests at once", "limit of requests at once", "when a running one ends"),
+    "requests_per_second": (
+        gettext_lazy("Requests per second"),
+        gettext_lazy("limit of requests per second"),
+        gettext_lazy("within a second"),
+    ),
+    "requests_per_minute": (
+        gettext_lazy("Requests per minute"),
+        gettext_lazy("limit of requests per minute"),
+        gettext_lazy("within a minute"),
+    ),
+    "concurrent": (
+        gettext_lazy("Requests at once"),
+        gettext_lazy("limit of requests at once"),
+        gettext_lazy("when a running one ends"),
+    ),
 }
 """Title, name in a sentence, and when there is more."""
-SCOPES = {"organization": "the organization’s", "team": "your team’s", "member": "your", "key": "this key’s"}
-SOONER = {"day": "today", "week": "this week", "month": "this month", "period": "in this plan period"}
+SCOPES = {
+    "organization": gettext_lazy("the organization’s %(limit)s"),
+    "team": gettext_lazy("your team’s %(limit)s"),
+    "member": gettext_lazy("your %(limit)s"),
+    "key": gettext_lazy("this key’s %(limit)s"),
+}
+SOONER = {
+    "day": gettext_lazy("today"),
+    "week": gettext_lazy("this week"),
+    "month": gettext_lazy("this month"),
+    "period": gettext_lazy("in this plan period"),
+}
+_COUNTED = {
+    "credits": gettext_lazy("Credits, %(window)s"),
+    "tokens": gettext_lazy("Tokens, %(window)s"),
+    "requests": gettext_lazy("Requests, %(window)s"),
+}
+_COUNTED_INSIDE = {
+    "credits": gettext_lazy("credits, %(window)s"),
+    "tokens": gettext_lazy("tokens, %(window)s"),
+    "requests": gettext_lazy("requests, %(window)s"),
+}
+_UNIT_BEHIND = {"tokens": gettext_lazy("%(window)s, tokens"), "requests": gettext_lazy("%(window)s, requests")}
+_UNIT_LIMITS = {"tokens": gettext_lazy("%(limit)s of tokens"), "requests": gettext_lazy("%(limit)s of requests")}
+
+
+def small(text: str) -> str:
+    """As it stands inside a sentence."""
+    return text[:1].lower() + text[1:]
+
+
+def title_of(metric: str, window: str) -> str:
+    """A meter's: `Today`, `Last 7 days, tokens`, `Requests per minute`."""
+    if metric in RATES:
+        return str(RATES[metric][0])
+    title = str(WINDOWS[window][0])
+    return _UNIT_BEHIND[metric] % {"window": title} if metric in _UNIT_BEHIND else title
+
+
+def limit_name(metric: str, window: str) -> str:
+    """In a sentence: `daily limit`, `weekly limit of tokens`, `limit of requests per minute`."""
+    if metric in RATES:
+        return str(RATES[metric][1])
+    name = str(WINDOWS[window][1])
+    return _UNIT_LIMITS[metric] % {"limit": name} if metric in _UNIT_LIMITS else name
+
+
+def for_models(name: str, models: object) -> str:
+    """`daily limit for gpt-5*`; as it is without models."""
+    return _("%(limit)s for %(models)s") % {"limit": name, "models": models} if models else name
+
+
+def counted(metric: str, window: str, *, is_head: bool = False) -> str:
+    """What is counted, and in which time: `credits, last 7 days`; at the head of a row `Credits, last 7 days`."""
+    return (_COUNTED if is_head else _COUNTED_INSIDE)[metric] % {"window": small(str(WINDOWS[window][0]))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +169,7 @@ class Meter:
     @property
     def sooner(self) -> str:
         """Until when `left` is meant: "today", "in this plan period"; "" for what rolls."""
-        return SOONER.get(self.window, "")
+        return str(SOONER.get(self.window, ""))
 
     @property
     def left_text(self) -> str:
@@ -125,7 +193,7 @@ class Meter:
 
 def amount(unit: str, value: int) -> str:
     """Credits as credits are written, counts in full."""
-    return display.credits(value) if unit == "credits" else f"{display.MINUS if value < 0 else ''}{abs(value):,}"
+    return display.credits(value) if unit == "credits" else display.count(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +379,8 @@ def _standing(usage: Usage, limited: Iterable[tuple[KeySnapshot, Usage]], now: d
 def _quota(plan: PlanState) -> Meter:
     return Meter(
         id="plan",
-        title="Plan quota",
-        name="your seat’s quota" if plan.subject == "member" else "the organization’s plan quota",
+        title=_("Plan quota"),
+        name=_("your seat’s quota") if plan.subject == "member" else _("the organization’s plan quota"),
         unit="credits",
         window="period",
         left=plan.quota - plan.used - plan.held - plan.overdraft,
@@ -328,12 +396,11 @@ def _rolling(plan: PlanState) -> list[Meter]:
     if plan.rolled is None:
         return []
     window = "7d" if plan.ends_at - plan.starts_at <= 8 * 86400 else "30d"
-    title, _ = WINDOWS[window]
     return [
         Meter(
             id="plan-rolling",
-            title=f"Plan quota, {title[0].lower()}{title[1:]}",
-            name="the plan’s rolling quota",
+            title=_("Plan quota, %(window)s") % {"window": small(str(WINDOWS[window][0]))},
+            name=_("the plan’s rolling quota"),
             unit="credits",
             window=window,
             left=plan.quota - plan.rolled,
@@ -341,28 +408,25 @@ def _rolling(plan: PlanState) -> list[Meter]:
             used=max(0, plan.rolled - plan.held),
             limit=plan.quota,
             resets_at=None,
-            comes_back="bit by bit",
+            comes_back=_("bit by bit"),
         )
     ]
 
 
 def _meter(limit: LimitState, key: KeySnapshot | None = None) -> Meter:
     unit = limit.metric if limit.metric in ("credits", "tokens") else "requests"
-    comes_back = ""
-    if limit.metric in RATES:
-        title, name, comes_back = RATES[limit.metric]
-    else:
-        title, name = WINDOWS[limit.window]
-        if unit != "credits":
-            title, name = f"{title}, {unit}", f"{name} of {unit}"
+    comes_back = str(RATES[limit.metric][2]) if limit.metric in RATES else ""
+    title = title_of(limit.metric, limit.window)
     if limit.models:
-        title, name = f"{title} · {limit.models}", f"{name} for {limit.models}"
-    whose = SCOPES[limit.scope] if key is None else f"the key {key.name}’s"
+        title = f"{title} · {limit.models}"
+    name = for_models(limit_name(limit.metric, limit.window), limit.models)
     target = limit.scope if key is None else key.public_id
     return Meter(
         id=f"{target}-{limit.metric}-{limit.window or 'now'}" + (f"-{limit.uuid}" if limit.models else ""),
         title=title,
-        name=f"{whose} {name}",
+        name=SCOPES[limit.scope] % {"limit": name}
+        if key is None
+        else _("the key %(key)s’s %(limit)s") % {"key": key.name, "limit": name},
         unit=unit,
         window=limit.window,
         left=limit.limit - limit.used - limit.held,
@@ -370,6 +434,6 @@ def _meter(limit: LimitState, key: KeySnapshot | None = None) -> Meter:
         used=limit.used,
         limit=limit.limit,
         resets_at=datetime.fromtimestamp(limit.resets_at, UTC) if limit.resets_at and limit.limit else None,
-        comes_back="never: the limit is 0" if limit.limit == 0 else comes_back,
+        comes_back=_("never: the limit is 0") if limit.limit == 0 else comes_back,
         is_partial=bool(limit.models) or limit.is_starting,
     )

@@ -6,6 +6,9 @@ from typing import Any
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, gettext_noop
+
 from accounts.models import ApiKey, Member, Team
 from billing import overview, reports
 from billing.labels import Accounts, Labels, Sight
@@ -16,8 +19,14 @@ from quotas import request_log
 from quotas.errors import FilterForbidden, FilterMissing, FilterRefused
 
 HOUR, TODAY, WEEK, MONTH, ALL, CUSTOM = "hour", "today", "7d", "30d", "all", "custom"
-PRESETS = ((HOUR, "Hour"), (TODAY, "Today"), (WEEK, "7 d"), (MONTH, "30 d"), (ALL, "All"))
-STATUSES = (*UsageRecord.Status.choices, (request_log.REFUSED, "Refused"))
+PRESETS = (
+    (HOUR, gettext_lazy("Hour")),
+    (TODAY, gettext_lazy("Today")),
+    (WEEK, gettext_lazy("7 d")),
+    (MONTH, gettext_lazy("30 d")),
+    (ALL, gettext_lazy("All")),
+)
+STATUSES = (*UsageRecord.Status.choices, (request_log.REFUSED, gettext_lazy("Refused")))
 NAMES = ("member", "team", "key", "model", "account", "status")
 _FIRST, _LAST = date(2000, 1, 1), date(2199, 12, 31)
 
@@ -65,12 +74,12 @@ def chosen(sight: Sight, query: Any, zone: ZoneInfo, now: datetime) -> Chosen:
     if kind == CUSTOM:
         start, end = _moment(query.get("from", ""), zone), _moment(query.get("to", ""), zone)
         if start is not None and end is not None and end <= start:
-            raise FilterRefused("The time ends before it begins.")
+            raise FilterRefused(_("The time ends before it begins."))
         kept |= {name: query[name] for name in ("from", "to") if query.get(name)}
     elif kind in dict(PRESETS):
         start = _start(kind, zone, now)
     else:
-        raise FilterRefused(f"{kind[:40]!r} is no time: {', '.join(name for name, _ in PRESETS)} or custom.")
+        raise FilterRefused(_("%(kind)r is no time: %(dict)s or custom.") % {"kind": kind[:40], "dict": ", ".join(dict(PRESETS))})
     ids: dict[str, int] = {}
     for name in ("member", "team", "key", "account"):
         if text := query.get(name, ""):
@@ -79,11 +88,11 @@ def chosen(sight: Sight, query: Any, zone: ZoneInfo, now: datetime) -> Chosen:
     status, model = query.get("status", ""), query.get("model", "").strip()
     if status:
         if status not in dict(STATUSES):
-            raise FilterRefused(f"{status[:40]!r} is no status.")
+            raise FilterRefused(_("%(status)r is no status.") % {"status": status[:40]})
         kept["status"] = status
     if model:
         if len(model) > 120 or not model.isprintable():
-            raise FilterRefused("That is no model’s name.")
+            raise FilterRefused(_("That is no model’s name."))
         kept["model"] = model
     values = {name: query.get(name, "") for name in ("from", "to")}
     return Chosen(Wanted(**ids, model=model, status=status, start=start, end=end), kind, kept, values)
@@ -105,19 +114,27 @@ def _moment(text: str, zone: ZoneInfo) -> datetime | None:
     try:
         local = datetime.fromisoformat(text)
     except ValueError:
-        raise FilterRefused(f"{text[:40]!r} is no date and time, such as 2026-11-18T14:20.") from None
+        raise FilterRefused(_("%(text)r is no date and time, such as 2026-11-18T14:20.") % {"text": text[:40]}) from None
     if not _FIRST <= local.date() <= _LAST:
-        raise FilterRefused(f"{text[:40]!r} is not between {_FIRST} and {_LAST}.")
+        raise FilterRefused(
+            _("%(text)r is not between %(first)s and %(last)s.") % {"text": text[:40], "first": _FIRST, "last": _LAST}
+        )
     return local.replace(tzinfo=zone) if local.tzinfo is None else local
 
 
 _MODELS = {"member": Member, "team": Team, "key": ApiKey}
+_MISSING = {
+    "member": gettext_noop("There is no such member here."),
+    "team": gettext_noop("There is no such team here."),
+    "key": gettext_noop("There is no such key here."),
+    "account": gettext_noop("There is no such account here."),
+}
 
 
 def _id_of(sight: Sight, name: str, text: str) -> int:
     """The row's id. A foreign one is as a missing one."""
     if name not in filters(sight):
-        raise FilterForbidden(f"Requests are not looked for by {name} here.")
+        raise FilterForbidden(_("Requests are not looked for by %(filter)s here.") % {"filter": name})
     uuid, organization = request_log.as_uuid(text), sight.whose.organization
     found = None
     if uuid is not None and name == "account":
@@ -128,7 +145,7 @@ def _id_of(sight: Sight, name: str, text: str) -> int:
             rows = rows.filter(member_id=sight.whose.member_id)
         found = rows.values_list("pk", flat=True).first()
     if found is None:
-        raise FilterMissing(f"There is no such {name} here.")
+        raise FilterMissing(_(_MISSING[name]))
     return int(found)
 
 
@@ -157,7 +174,9 @@ def options(sight: Sight, now_chosen: Chosen, labels: Labels, *, models_seen: se
     keys = ApiKey.objects.for_organization(whose.organization).order_by("name", "pk")
     if member_id is not None or key_id is not None:
         keys = keys.filter(member_id=member_id) if member_id is not None else keys.filter(pk=key_id or 0)
-        offered["key"] = [(str(row.uuid), f"{row.name}{' (revoked)' if row.revoked_at else ''}") for row in keys]
+        offered["key"] = [
+            (str(row.uuid), _("%(name)s (revoked)") % {"name": row.name} if row.revoked_at else row.name) for row in keys
+        ]
     if "account" in asked:
         accounts = sorted(labels.own_accounts().values(), key=lambda one: one.name.casefold())
         offered["account"] = [(str(one.uuid), one.name) for one in accounts]
@@ -165,5 +184,5 @@ def options(sight: Sight, now_chosen: Chosen, labels: Labels, *, models_seen: se
     names |= set(RateOverride.objects.filter(organization=whose.organization).values_list("model", flat=True))
     models = (names | models_seen | ({query["model"]} if "model" in query else set())) - {FALLBACK_MODEL, ""}
     offered["model"] = [(name, name) for name in sorted(models)]
-    offered["status"] = list(STATUSES)
-    return {name: [Option(value, text, value == query.get(name)) for value, text in found] for name, found in offered.items()}
+    offered["status"] = [(value, str(text)) for value, text in STATUSES]
+    return {name: [Option(value, str(text), value == query.get(name)) for value, text in found] for name, found in offered.items()}

@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop, ngettext
 
 from accounts import audit, permissions
 from accounts.models import Member, Organization, User
@@ -22,6 +24,11 @@ from quotas.models import Limit, LimitBoost, LimitRequest
 MOST_DAYS = 92
 """A boost is for a time; what is needed for longer is another limit."""
 NOTE_LENGTH = 400
+_DECIDED = {
+    LimitRequest.Status.APPROVED: gettext_noop("The request is approved already."),
+    LimitRequest.Status.DENIED: gettext_noop("The request is denied already."),
+    LimitRequest.Status.WITHDRAWN: gettext_noop("The request is withdrawn already."),
+}
 
 
 def askable(member: Member) -> QuerySet[Limit]:
@@ -41,7 +48,7 @@ def ask(
     Raises RequestError for what cannot be asked, AlreadyAsked while another request for the limit waits.
     """
     if not askable(member).filter(pk=limit.pk).exists():
-        raise RequestError("That limit does not hold you, so there is nothing to ask for.")
+        raise RequestError(_("That limit does not hold you, so there is nothing to ask for."))
     amount = extra_of(limit, extra)
     until = checked_until(until, now=now, zone=ZoneInfo(member.organization.timezone))
     note = checked_note(note)
@@ -60,7 +67,7 @@ def ask(
             )
             _audit(request, by, "limit_request.made", {"limit": str(limit.uuid), "extra": amount, "until": until.isoformat()})
     except IntegrityError:
-        raise AlreadyAsked("You have asked for more of this limit already. Withdraw that request to ask again.") from None
+        raise AlreadyAsked(_("You have asked for more of this limit already. Withdraw that request to ask again.")) from None
     return request
 
 
@@ -82,9 +89,9 @@ def approve(request: LimitRequest, *, decider: Member, note: str = "", now: date
         _demand(decider, request)
         limit = request.limit
         if limit is None:
-            raise RequestError("The limit is not there any more, so it holds nobody. Deny the request with a word about it.")
+            raise RequestError(_("The limit is not there any more, so it holds nobody. Deny the request with a word about it."))
         if request.until <= now:
-            raise RequestError("The time that was asked for has passed. Deny the request, and have the member ask again.")
+            raise RequestError(_("The time that was asked for has passed. Deny the request, and have the member ask again."))
         boost = limits.boost(
             limit,
             extra=request.asked_amount,
@@ -103,7 +110,7 @@ def deny(request: LimitRequest, *, decider: Member, note: str, now: datetime) ->
     """Refuses, with a word that the member reads. Raises PermissionDenied, RequestDecided, RequestError."""
     note = checked_note(note)
     if not note:
-        raise RequestError("Say why: the member reads it.")
+        raise RequestError(_("Say why: the member reads it."))
     with transaction.atomic():
         request = _pending(request)
         _demand(decider, request)
@@ -151,28 +158,32 @@ def extra_of(limit: Limit, text: str) -> int:
     try:
         amount = int(credits.parse(text)) if limit.metric == Limit.Metric.CREDITS else _count(text)
     except ValueError as error:
-        raise RequestError(f"How much more? {error}.", field="extra") from error
+        raise RequestError(_("How much more? %(error)s.") % {"error": error}, field="extra") from error
     if amount <= 0:
-        raise RequestError("How much more? The amount must be above 0.", field="extra")
+        raise RequestError(_("How much more? The amount must be above 0."), field="extra")
     if limit.amount + amount > engine.MOST:
-        raise RequestError("That is more than can be counted. Ask for less.", field="extra")
+        raise RequestError(_("That is more than can be counted. Ask for less."), field="extra")
     return amount
 
 
 def _count(text: str) -> int:
     stripped = text.strip().replace(",", "")
     if not (stripped.isascii() and stripped.isdigit()):
-        raise ValueError(f"{text!r} is not a whole number")
+        raise ValueError(_("%(text)r is not a whole number") % {"text": text})
     return int(stripped)
 
 
 def checked_until(until: datetime, *, now: datetime, zone: ZoneInfo) -> datetime:
     """Raises RequestError for a time that has passed, or is too far away."""
     if until <= now:
-        raise RequestError("Until when? That day has passed.", field="until")
+        raise RequestError(_("Until when? That day has passed."), field="until")
     if until > now + timedelta(days=MOST_DAYS):
         last = (now + timedelta(days=MOST_DAYS)).astimezone(zone)
-        message = f"At most {MOST_DAYS} days, until {last:%Y-%m-%d}. What is needed for longer is a higher limit."
+        message = ngettext(
+            "At most %(days)s day, until %(last)s. What is needed for longer is a higher limit.",
+            "At most %(days)s days, until %(last)s. What is needed for longer is a higher limit.",
+            MOST_DAYS,
+        ) % {"days": MOST_DAYS, "last": f"{last:%Y-%m-%d}"}
         raise RequestError(message, field="until")
     return until
 
@@ -181,7 +192,10 @@ def checked_note(note: str) -> str:
     """In one line, without control characters. Raises RequestError if it is too long."""
     note = " ".join("".join(character if character.isprintable() else " " for character in note).split())
     if len(note) > NOTE_LENGTH:
-        raise RequestError(f"The note has {len(note)} characters; {NOTE_LENGTH} are kept.", field="note")
+        raise RequestError(
+            _("The note has %(count)s characters; %(note_length)s are kept.") % {"count": len(note), "note_length": NOTE_LENGTH},
+            field="note",
+        )
     return note
 
 
@@ -202,7 +216,7 @@ def _pending(request: LimitRequest) -> LimitRequest:
     )
     request = rows.select_for_update(of=("self",), no_key=True).get(pk=request.pk)
     if request.status != LimitRequest.Status.PENDING:
-        raise RequestDecided(f"The request is {request.get_status_display().lower()} already.")
+        raise RequestDecided(_(_DECIDED[LimitRequest.Status(request.status)]))
     return request
 
 

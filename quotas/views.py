@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from django.utils.translation import gettext
+
 from config.snapshot import Snapshot
 from quotas import charging, errors, records, windows
 from quotas.engine import MOST, UNLIMITED
@@ -138,7 +140,7 @@ def _subscription(snapshot: Snapshot, key: Any) -> Any:
         if subscription.member_id is None:
             shared = subscription
     if shared is None:
-        raise _no_plan("Your organization has no active plan. Ask its owner to choose one.")
+        raise _no_plan(gettext("Your organization has no active plan. Ask its owner to choose one."))
     return shared
 
 
@@ -162,8 +164,9 @@ def _no_plan(message: str) -> errors.NoActivePlan:
 def _build(snapshot: Snapshot, key: Any, now_s: int, filters: tuple[FilterSnapshot, ...]) -> View:
     subscription = _subscription(snapshot, key).at(datetime.fromtimestamp(now_s, UTC))
     if subscription.is_suspended:
-        whose = "Your organization's plan" if subscription.member_id is None else "Your seat"
-        raise _no_plan(f"{whose} is suspended. Ask your organization's owner.")
+        if subscription.member_id is None:
+            raise _no_plan(gettext("Your organization's plan is suspended. Ask your organization's owner."))
+        raise _no_plan(gettext("Your seat is suspended. Ask your organization's owner."))
     zone = ZoneInfo(snapshot.accounts.timezone)
     day = windows.day_of(now_s, zone)
     period_start, period_end = organization_period(snapshot, now_s)

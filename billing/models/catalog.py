@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Func, Q
 from django.db.models.functions import Greatest
+from django.utils.translation import gettext_lazy as _
 
 from accounts.models import Organization, User
 from billing.credits import MicroCreditsField
@@ -22,22 +23,22 @@ class Plan(models.Model):
     """What a subscription grants in each period. `multiplier_thousandths` is never applied to usage or price."""
 
     class ResetPeriod(models.TextChoices):
-        WEEKLY = "weekly", "Weekly"
-        MONTHLY = "monthly", "Monthly"
+        WEEKLY = "weekly", _("Weekly")
+        MONTHLY = "monthly", _("Monthly")
 
     class QuotaStrategy(models.TextChoices):
-        FIXED_WINDOW = "fixed_window", "Fixed window"
-        SLIDING_WINDOW = "sliding_window", "Sliding window"
-        SLIDING_LOG = "sliding_log", "Sliding log"
+        FIXED_WINDOW = "fixed_window", _("Fixed window")
+        SLIDING_WINDOW = "sliding_window", _("Sliding window")
+        SLIDING_LOG = "sliding_log", _("Sliding log")
 
     class ChargingMode(models.TextChoices):
-        RESERVE = "reserve", "Reserve, then settle"
-        POSTPAID = "postpaid", "Check, then deduct"
+        RESERVE = "reserve", _("Reserve, then settle")
+        POSTPAID = "postpaid", _("Check, then deduct")
 
     class OveragePolicy(models.TextChoices):
-        BLOCK = "block", "Block"
-        PURCHASED = "purchased", "Purchased credits"
-        INVOICE = "invoice", "Invoice up to a cap"
+        BLOCK = "block", _("Block")
+        PURCHASED = "purchased", _("Purchased credits")
+        INVOICE = "invoice", _("Invoice up to a cap")
 
     slug = models.SlugField(max_length=40, unique=True)
     name = models.CharField(max_length=80)

@@ -5,6 +5,7 @@ from typing import ClassVar, Self
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from accounts.models import Organization
 from billing.credits import MicroCreditsField
@@ -36,8 +37,8 @@ class Invoice(models.Model):
     """
 
     class Kind(models.TextChoices):
-        INVOICE = "invoice", "Invoice"
-        CREDIT_NOTE = "credit_note", "Credit note"
+        INVOICE = "invoice", _("Invoice")
+        CREDIT_NOTE = "credit_note", _("Credit note")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="invoices")

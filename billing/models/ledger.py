@@ -5,6 +5,7 @@ from typing import ClassVar, Self
 
 from django.db import models
 from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
 
 from accounts.models import Organization, User
 from billing.credits import MicroCreditsField
@@ -15,9 +16,9 @@ class CreditLot(models.Model):
     """Credits that were granted or bought at once. `drawn` and `expired` (also: taken back) follow the ledger."""
 
     class Kind(models.TextChoices):
-        GRANT = "grant", "Grant"
-        PURCHASE = "purchase", "Purchase"
-        ADJUSTMENT = "adjustment", "Adjustment"
+        GRANT = "grant", _("Grant")
+        PURCHASE = "purchase", _("Purchase")
+        ADJUSTMENT = "adjustment", _("Adjustment")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="credit_lots")
@@ -82,24 +83,24 @@ class LedgerEntry(models.Model):
     """
 
     class Kind(models.TextChoices):
-        ALLOWANCE = "allowance", "Allowance"
-        GRANT = "grant", "Grant"
-        PURCHASE = "purchase", "Purchase"
-        USAGE_QUOTA = "usage_quota", "Usage from quota"
-        USAGE_PURCHASED = "usage_purchased", "Usage from purchased credits"
-        OVERAGE = "overage", "Overage"
-        OVERDRAFT = "overdraft", "Overdraft"
-        ADJUSTMENT = "adjustment", "Adjustment"
-        EXPIRY = "expiry", "Expiry"
+        ALLOWANCE = "allowance", _("Allowance")
+        GRANT = "grant", _("Grant")
+        PURCHASE = "purchase", _("Purchase")
+        USAGE_QUOTA = "usage_quota", _("Usage from quota")
+        USAGE_PURCHASED = "usage_purchased", _("Usage from purchased credits")
+        OVERAGE = "overage", _("Overage")
+        OVERDRAFT = "overdraft", _("Overdraft")
+        ADJUSTMENT = "adjustment", _("Adjustment")
+        EXPIRY = "expiry", _("Expiry")
 
     class Account(models.TextChoices):
-        ISSUED = "issued", "Issued"
-        ALLOWANCE = "allowance", "Allowance"
-        CREDITS = "credits", "Credits"
-        USAGE = "usage", "Usage"
-        RECEIVABLE = "receivable", "Receivable"
-        OVERDRAFT = "overdraft", "Overdraft"
-        EXPIRED = "expired", "Expired"
+        ISSUED = "issued", _("Issued")
+        ALLOWANCE = "allowance", _("Allowance")
+        CREDITS = "credits", _("Credits")
+        USAGE = "usage", _("Usage")
+        RECEIVABLE = "receivable", _("Receivable")
+        OVERDRAFT = "overdraft", _("Overdraft")
+        EXPIRED = "expired", _("Expired")
 
     id = models.BigAutoField(primary_key=True)
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -145,9 +146,9 @@ class Purchase(models.Model):
     """A payment for credits, as a payment provider tells of it: marked paid and granted in one transaction, once."""
 
     class Status(models.TextChoices):
-        PENDING = "pending", "Pending"
-        PAID = "paid", "Paid"
-        REFUNDED = "refunded", "Refunded"
+        PENDING = "pending", _("Pending")
+        PAID = "paid", _("Paid")
+        REFUNDED = "refunded", _("Refunded")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="purchases")

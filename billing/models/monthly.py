@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from accounts.models import Job, Organization
 
@@ -29,11 +30,11 @@ class MonthlySend(models.Model):
     """One month of one organization: its file is made once, and each recipient is told of it once."""
 
     class State(models.TextChoices):
-        MAKING = "making", "Being made"
-        TELLING = "telling", "Being sent"
-        SENT = "sent", "Sent"
-        NOBODY = "nobody", "Nobody to send to"
-        FAILED = "failed", "Failed"
+        MAKING = "making", _("Being made")
+        TELLING = "telling", _("Being sent")
+        SENT = "sent", _("Sent")
+        NOBODY = "nobody", _("Nobody to send to")
+        FAILED = "failed", _("Failed")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="monthly_sends")

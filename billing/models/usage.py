@@ -5,6 +5,7 @@ from typing import ClassVar, Self
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
 
 from accounts.models import ApiKey, Member, Organization, Team
 from billing.credits import MicroCreditsField
@@ -24,12 +25,12 @@ class UsageRecord(models.Model):
     """
 
     class Status(models.TextChoices):
-        OK = "ok", "OK"
-        INCOMPLETE = "incomplete", "Incomplete"
-        FAILED = "failed", "Failed"
-        CLIENT_CLOSED = "client_closed", "Client left"
-        UPSTREAM_CUT = "upstream_cut", "Upstream cut"
-        ORPHANED = "orphaned", "Orphaned"
+        OK = "ok", _("OK")
+        INCOMPLETE = "incomplete", _("Incomplete")
+        FAILED = "failed", _("Failed")
+        CLIENT_CLOSED = "client_closed", _("Client left")
+        UPSTREAM_CUT = "upstream_cut", _("Upstream cut")
+        ORPHANED = "orphaned", _("Orphaned")
 
     id = models.BigAutoField(primary_key=True)
     request_id = models.CharField(max_length=40)

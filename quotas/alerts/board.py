@@ -8,8 +8,10 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.db.models import Count, Max, Prefetch, Q, QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from accounts import display, permissions
+from accounts import display, locales, permissions
 from accounts.models import Member, Organization
 from accounts.permissions import Action, Reach
 from billing import periods
@@ -48,8 +50,8 @@ class Shown:
     def end(self) -> str:
         """Why it is not open: acknowledged, or over."""
         if self.row.acknowledged_at is not None:
-            return f"Acknowledged by {self.row.acknowledged_by or 'somebody'}"
-        return "Over"
+            return _("Acknowledged by %(name)s") % {"name": self.row.acknowledged_by or _("somebody")}
+        return _("Over")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +150,20 @@ def _told(row: Alert, reader: Member) -> str:
     is_narrow = permissions.reach(reader, Action.SEE_ALERTS) is Reach.OWN
     mailed = [one.member for one in sent if one.member is not None and one.status != AlertDelivery.Status.DROPPED]
     names = [str(member) for member in mailed if member.pk != reader.pk]
-    parts = ["you"] * (len(names) < len(mailed))
+    parts = [_("you")] * (len(names) < len(mailed))
     if not is_narrow:
         parts += names[: NAMED - len(parts)]
         if rest := len(mailed) - len(parts):
-            parts.append(f"{rest} other{'s' if rest > 1 else ''}")
-    told = [f"e-mailed to {_listed(parts)}"] if parts else []
+            parts.append(ngettext("%(count)s other", "%(count)s others", rest) % {"count": rest})
+    told = [_("e-mailed to %(people)s") % {"people": _listed(parts)}] if parts else []
     posted = [] if is_narrow else [str(one.endpoint) for one in sent if one.endpoint is not None]
     if posted:
-        told.append(f"posted to {_listed(posted)}")
-    return " · ".join(told) or "told to nobody"
+        told.append(_("posted to %(endpoints)s") % {"endpoints": _listed(posted)})
+    return " · ".join(told) or _("told to nobody")
 
 
 def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return names[0] if len(names) == 1 else _("%(names)s and %(last)s") % {"names": ", ".join(names[:-1]), "last": names[-1]}
 
 
 def sent(reader: Member, *, before: str, now: datetime) -> tuple[list[Sent], str]:
@@ -193,21 +195,27 @@ def deliveries(reader: Member) -> QuerySet[AlertDelivery]:
 
 def shown_delivery(row: AlertDelivery, reader: Member, now: datetime) -> Sent:
     """Of a row of `deliveries`; asks nothing."""
-    title = "A test" if row.alert is None else wording.words(row.alert, reader=reader, now=now).title
+    title = _("A test") if row.alert is None else wording.words(row.alert, reader=reader, now=now).title
     is_mail = row.channel == AlertDelivery.Channel.EMAIL
     to = row.member if row.member is not None else row.endpoint
     tone, result = {
-        AlertDelivery.Status.SENT: ("ok", "Sent" if is_mail else "Delivered"),
-        AlertDelivery.Status.FAILED: ("bad", "Gave up" if row.alert_id else "Not taken"),
-        AlertDelivery.Status.DROPPED: ("", "Not sent"),
-        AlertDelivery.Status.PENDING: ("", "Waiting"),
+        AlertDelivery.Status.SENT: ("ok", _("Sent") if is_mail else _("Delivered")),
+        AlertDelivery.Status.FAILED: ("bad", _("Gave up") if row.alert_id else _("Not taken")),
+        AlertDelivery.Status.DROPPED: ("", _("Not sent")),
+        AlertDelivery.Status.PENDING: ("", _("Waiting")),
     }[AlertDelivery.Status(row.status)]
     if row.status == AlertDelivery.Status.PENDING and row.tried_at is not None and row.next_try_at is not None:
         wait = display.duration(row.next_try_at - now) if row.next_try_at > now else ""
-        tone, result = "warn", f"Retry {row.attempts + 1} of {delivery.TRIES}, {f'in {wait}' if wait else 'now'}"
+        about = {"number": row.attempts + 1, "tries": delivery.TRIES, "wait": wait}
+        tone = "warn"
+        result = (_("Retry %(number)s of %(tries)s, in %(wait)s") if wait else _("Retry %(number)s of %(tries)s, now")) % about
     notes = [str(row.response_code)] if row.response_code and row.status != AlertDelivery.Status.SENT else []
     notes += [row.error] if row.error else []
-    notes += [f"{row.duration_ms} ms"] if row.duration_ms is not None and not is_mail and not row.error else []
+    notes += (
+        [f"{row.duration_ms} {locales.current().milliseconds}"]
+        if row.duration_ms is not None and not is_mail and not row.error
+        else []
+    )
     return Sent(row, title, str(to), tone, result, " · ".join(notes))
 
 
@@ -218,7 +226,10 @@ def rules(reader: Member, *, now: datetime) -> list[Rule]:
     lately = Alert.objects.for_organization(reader.organization).filter(audience.visible(reader), told_at__gte=month)
     told: Mapping[str, int] = dict(lately.order_by().values_list("kind").annotate(Count("pk")))
     off = set(AlertRule.objects.filter(organization=reader.organization, is_on=False).values_list("kind", flat=True))
-    return [Rule(kind, *texts, told.get(kind, 0), kind not in off) for kind, texts in wording.RULES.items()]
+    return [
+        Rule(kind, str(when), str(subject), str(emailed), told.get(kind, 0), kind not in off)
+        for kind, (when, subject, emailed) in wording.RULES.items()
+    ]
 
 
 def endpoints_of(reader: Member) -> list[Endpoint]:
@@ -249,7 +260,7 @@ def outlook(reader: Member, *, now: datetime) -> Forecast | None:
     except NoActivePlan as error:
         return Forecast(None, 0, 0, now, None, error.message)
     except (Degraded, Stale):
-        return Forecast(None, 0, 0, now, None, "The counters do not answer. Requests are refused until they do.")
+        return Forecast(None, 0, 0, now, None, _("The counters do not answer. Requests are refused until they do."))
     used = lines.quota_used(plan)
     days = forecast.since_first_use(drawn.by_day(reader.organization, None, now=now))
     found = forecast.outlook(days, used=used, quota=plan.quota, seconds_left=plan.ends_at - int(now.timestamp()))

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from random import uniform
 
 from django.db import transaction
+from django.utils import translation
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import Member, Organization, User
@@ -68,7 +70,7 @@ def deliver(organization: Organization, *, now: datetime, most: int = BATCH) -> 
 def test(endpoint: WebhookEndpoint, *, now: datetime) -> AlertDelivery:
     """Posts a message that is no alert, once and now; the delivery with what came of it. Raises EndpointRefused if removed."""
     if endpoint.removed_at is not None:
-        raise EndpointRefused("The endpoint has been removed.", field="name")
+        raise EndpointRefused(_("The endpoint has been removed."), field="name")
     row = AlertDelivery.objects.create(
         organization=endpoint.organization,
         channel=endpoint.channel,
@@ -77,7 +79,9 @@ def test(endpoint: WebhookEndpoint, *, now: datetime) -> AlertDelivery:
         created_at=now,
         next_try_at=now + timedelta(seconds=CLAIM_SECONDS),
     )
-    [told] = _post_all([row], now)
+    # What is posted and kept is English, whatever the page speaks.
+    with translation.override("en"):
+        [told] = _post_all([row], now)
     _record(row, told, now)
     row.refresh_from_db()
     return row
@@ -94,7 +98,7 @@ def retry(row: AlertDelivery, *, by: User | None, now: datetime) -> bool:
         if row.status != Status.FAILED or row.alert_id is None:
             return False
         if row.endpoint is not None and not row.endpoint.is_working:
-            raise EndpointRefused("Nothing is posted to this endpoint. Resume it first.", field="name")
+            raise EndpointRefused(_("Nothing is posted to this endpoint. Resume it first."), field="name")
         row.status, row.attempts, row.next_try_at = Status.PENDING, 0, now
         row.save(update_fields=["status", "attempts", "next_try_at"])
         audit.record(

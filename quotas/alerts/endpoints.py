@@ -8,8 +8,10 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from accounts import audit, names
+from accounts import audit, display, names
 from accounts.errors import NameInvalid
 from accounts.models import Organization, User
 from config import addresses, sealing
@@ -21,7 +23,7 @@ SECRET_BYTES = 32
 LONGEST_URL = 2000
 MOST = 20
 """Endpoints of an organization: every alert is posted to each."""
-NAME = "A webhook’s URL"
+NAME = gettext_lazy("A webhook’s URL")
 MARKS = "#\\\x7f"
 """What a URL must not hold beside blanks; a query is part of many a chat's webhook."""
 
@@ -38,20 +40,22 @@ def add(organization: Organization, *, name: str, url: str, format: str, by: Use
     """Alerts told from now on are posted to it too. Looks the host up. Raises EndpointRefused."""
     name, url = _checked_name(name), checked_url(url)
     if format not in WebhookEndpoint.Format.values:
-        raise EndpointRefused("Choose a format.", field="format")
+        raise EndpointRefused(_("Choose a format."), field="format")
     secret = _new_secret() if format == WebhookEndpoint.Format.STANDARD else ""
     try:
         with transaction.atomic():
             Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
             if WebhookEndpoint.objects.for_organization(organization).present().count() >= MOST:
-                raise EndpointRefused(f"There are {MOST} endpoints already, which is the most. Remove one first.", field="name")
+                raise EndpointRefused(
+                    _("There are %(most)s endpoints already, which is the most. Remove one first.") % {"most": MOST}, field="name"
+                )
             endpoint = WebhookEndpoint(organization=organization, name=name, format=format, origin=_origin(url))
             endpoint.url = _sealed(endpoint, "url", url)
             endpoint.secret = _sealed(endpoint, "secret", secret)
             endpoint.save()
             _audit(endpoint, by, "added")
     except IntegrityError:
-        raise EndpointRefused(f"There is an endpoint {name} already.", field="name") from None
+        raise EndpointRefused(_("There is an endpoint %(name)s already.") % {"name": name}, field="name") from None
     return Made(endpoint, secret)
 
 
@@ -63,9 +67,9 @@ def rotate(endpoint: WebhookEndpoint, *, by: User | None, now: datetime, seen: s
     with transaction.atomic():
         endpoint = _locked(endpoint)
         if endpoint.format != WebhookEndpoint.Format.STANDARD:
-            raise EndpointRefused("Messages to a chat are not signed, so there is no secret.", field="format")
+            raise EndpointRefused(_("Messages to a chat are not signed, so there is no secret."), field="format")
         if seen is not None and seen != version(endpoint):
-            raise EndpointRefused("The secret was rotated a moment ago; this was not done again.", field="secret")
+            raise EndpointRefused(_("The secret was rotated a moment ago; this was not done again."), field="secret")
         secret = _new_secret()
         endpoint.previous_secret = _sealed(endpoint, "previous_secret", unsealed(endpoint, "secret"))
         endpoint.previous_until = now + timedelta(seconds=settings.KEY_ROTATION_GRACE_SECONDS)
@@ -123,19 +127,24 @@ def checked_url(url: str) -> str:
     """Judged by `config.addresses`; plain http only inside networks that the operator allowed. Raises EndpointRefused."""
     url = url.strip()
     if len(url) > LONGEST_URL:
-        raise EndpointRefused(f"{NAME} has at most {LONGEST_URL:,} characters.", field="url")
+        raise EndpointRefused(
+            _("%(name)s has at most %(longest_url)s characters.") % {"name": NAME, "longest_url": display.count(LONGEST_URL)},
+            field="url",
+        )
     try:
-        found = addresses.judged(url, name=NAME, marks=MARKS)
+        found = addresses.judged(url, name=str(NAME), marks=MARKS)
     except addresses.Refused as error:
         raise EndpointRefused(error.message, field="url") from None
     if urlsplit(url).scheme != "https" and any(addresses.is_public(address) for address in found):
-        raise EndpointRefused(f"{NAME} begins with https://: what is posted tells who used how much.", field="url")
+        raise EndpointRefused(
+            _("%(name)s begins with https://: what is posted tells who used how much.") % {"name": NAME}, field="url"
+        )
     return url
 
 
 def _checked_name(name: str) -> str:
     try:
-        return names.checked(name, what="The name", longest=80)
+        return names.checked(name, what=_("The name"), longest=80)
     except NameInvalid as error:
         raise EndpointRefused(error.message, field="name") from None
 
@@ -156,7 +165,7 @@ def _sealed(endpoint: WebhookEndpoint, field: str, value: str) -> str:
 def _locked(endpoint: WebhookEndpoint) -> WebhookEndpoint:
     row = WebhookEndpoint.objects.select_for_update(of=("self",), no_key=True).select_related("organization").get(pk=endpoint.pk)
     if row.removed_at is not None:
-        raise EndpointRefused("The endpoint has been removed.", field="name")
+        raise EndpointRefused(_("The endpoint has been removed."), field="name")
     return row
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Lower
+from django.utils.translation import gettext_lazy as _
 
 from accounts.models import ApiKey, Member, Organization, Team
 
@@ -28,14 +29,14 @@ class Alert(models.Model):
     """
 
     class Kind(models.TextChoices):
-        LIMIT = "limit", "A limit is nearly used up"
-        QUOTA = "quota", "The plan’s quota is nearly used up"
-        OVERAGE = "overage", "The quota will probably not last"
-        ANOMALY = "anomaly", "A member burns much faster than usual"
-        ACCOUNT = "account", "An account needs sign-in"
-        NO_ACCOUNT = "no_account", "No account can serve a request"
-        IMPLAUSIBLE = "implausible", "Usage that cannot be"
-        DRIFT = "drift", "Books that drift"
+        LIMIT = "limit", _("A limit is nearly used up")
+        QUOTA = "quota", _("The plan’s quota is nearly used up")
+        OVERAGE = "overage", _("The quota will probably not last")
+        ANOMALY = "anomaly", _("A member burns much faster than usual")
+        ACCOUNT = "account", _("An account needs sign-in")
+        NO_ACCOUNT = "no_account", _("No account can serve a request")
+        IMPLAUSIBLE = "implausible", _("Usage that cannot be")
+        DRIFT = "drift", _("Books that drift")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="alerts", db_index=False)
@@ -108,8 +109,8 @@ class WebhookEndpoint(models.Model):
     """
 
     class Format(models.TextChoices):
-        STANDARD = "standard", "Signed (Standard Webhooks)"
-        SLACK = "slack", "Slack-compatible"
+        STANDARD = "standard", _("Signed (Standard Webhooks)")
+        SLACK = "slack", _("Slack-compatible")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="webhook_endpoints")
@@ -159,15 +160,15 @@ class AlertDelivery(models.Model):
     """
 
     class Channel(models.TextChoices):
-        EMAIL = "email", "E-mail"
-        WEBHOOK = "webhook", "Webhook"
-        SLACK = "slack", "Slack-compatible"
+        EMAIL = "email", _("E-mail")
+        WEBHOOK = "webhook", _("Webhook")
+        SLACK = "slack", _("Slack-compatible")
 
     class Status(models.TextChoices):
-        PENDING = "pending", "Pending"
-        SENT = "sent", "Sent"
-        FAILED = "failed", "Gave up"
-        DROPPED = "dropped", "Not sent"
+        PENDING = "pending", _("Pending")
+        SENT = "sent", _("Sent")
+        FAILED = "failed", _("Gave up")
+        DROPPED = "dropped", _("Not sent")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="alert_deliveries", db_index=False)

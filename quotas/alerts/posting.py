@@ -71,7 +71,7 @@ _NAMES: dict[type[Exception], str] = {
 
 
 async def _post(client: httpx.AsyncClient, post: Post) -> int:
-    found = await asyncio.to_thread(addresses.judged, post.url, name=NAME, marks=MARKS)
+    found = await asyncio.to_thread(addresses.judged, post.url, name=str(NAME), marks=MARKS)
     target = httpx.URL(post.url)
     headers = {**post.headers, "host": target.netloc.decode("ascii"), "user-agent": "Weir"}
     pinned = target.copy_with(host=str(found[0]))
