@@ -6,6 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from django.utils.translation import gettext as _
+
 from accounts import display
 from accounts.models import Organization
 from billing import periods, reports
@@ -56,7 +58,7 @@ class Burn:
         if self.low is None or self.high is None:
             return ""
         low, high = rounded(self.low), rounded(self.high)
-        return low if low == high else f"{low} to {high}"
+        return low if low == high else _("%(low)s to %(high)s") % {"low": low, "high": high}
 
     @property
     def days(self) -> Sequence[Point]:
@@ -85,7 +87,7 @@ def of(
 ) -> Burn | None:
     """Of the organization's quota, or of a member's seat. None for a period that is none.
 
-    A few queries, and none where `drawn_by_day` has all days of the period and of `forecast.DAYS`, and the period begins with a day.
+    A few queries, and none where `drawn_by_day` has all days of the period and of `forecast.DAYS`, and the period begins with one.
     """
     zone = ZoneInfo(organization.timezone)
     start, end = (datetime.fromtimestamp(second, UTC) for second in (plan.starts_at, plan.ends_at))
@@ -159,4 +161,4 @@ def rounded(micro: int) -> str:
     """For a range: thousands of credits from ten thousand on, `263 k`; else as credits are written."""
     if micro < 10_000 * display.MICRO:
         return display.credits(micro)
-    return f"{(micro + 500 * display.MICRO) // (1000 * display.MICRO):,} k"
+    return _("%(thousands)s k") % {"thousands": display.count((micro + 500 * display.MICRO) // (1000 * display.MICRO))}

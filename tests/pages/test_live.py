@@ -16,11 +16,14 @@ from django.test import Client
 
 from accounts import members
 from accounts.models import Member, User
+from billing import events
 from config import redis as weir_redis
 from config import snapshot
 from config.clock import utc_now
-from quotas import admission, consumers, limits, live, remaining
+from quotas import admission, consumers, limits, live, remaining, running
 from quotas.admission import Amount
+from quotas.alerts.models import Alert
+from routing import live as routing_live
 from tests import factories
 from tests.flows.tenants import in_thread
 from tests.pages import made
@@ -251,3 +254,138 @@ async def test_page_and_socket_say_the_same() -> None:
     now = utc_now()
     told = await remaining.live_standing(member, now=now)
     assert told == await in_thread(remaining.standing, member, now=now)
+
+
+# --------------------------------------------------------------------------------------------------------- every page
+
+
+@pytest.mark.parametrize(
+    ("role", "page", "code"),
+    [
+        ("developer", "members", 4403),
+        ("developer", "pool", 4403),
+        ("finance", "requests", 4403),
+        ("finance", "members", 4403),
+        ("lead", "no-such-page", 4404),
+    ],
+)
+async def test_a_page_that_is_not_the_roles_is_not_heard(role: str, page: str, code: int) -> None:
+    member = await in_thread(make, role)
+    communicator = await opened(socket(member, await in_thread(cookie, member), page=page))
+    assert await closes(communicator) == code
+
+
+@pytest.mark.parametrize("page", ["key", "overview", "members", "pool", "requests", "alerts", ""])
+async def test_each_page_of_an_owner_is_told_its_marks_and_no_more_than_it_needs(page: str) -> None:
+    member = await in_thread(make, "owner")
+    communicator = await opened(socket(member, await in_thread(cookie, member), page=page))
+    told = await heard(communicator)
+    about_usage = {"usage", "refused", "running"}
+    expected = {
+        "key": {"config", "alerts", "asked", "deciding"} | about_usage,
+        "overview": {"config", "alerts", "deciding"} | about_usage,
+        "members": {"config", "alerts", "asked"} | about_usage,
+        "pool": {"config", "alerts", "pool"},
+        "requests": {"config", "alerts"} | about_usage,
+        "alerts": {"config", "alerts"},
+        "": {"config", "alerts"},
+    }
+    assert set(told["marks"]) == expected[page]
+    assert ("left" in told) is (page in ("key", "overview"))
+    assert ("running" in told) is (page in ("key", "overview", "members", "requests"))
+    await communicator.disconnect()
+
+
+async def test_finance_hears_of_usage_and_of_no_request() -> None:
+    member = await in_thread(make, "finance")
+    communicator = await opened(socket(member, await in_thread(cookie, member), page="overview"))
+    told = await heard(communicator)
+    assert set(told["marks"]) == {"config", "alerts", "deciding", "usage"}
+    assert "running" not in told
+    await communicator.disconnect()
+
+
+@pytest.mark.parametrize("change", [{"role": "lead"}, {"role": "finance"}])
+async def test_the_page_ends_with_the_role_it_was_made_for(change: dict[str, Any]) -> None:
+    member = await in_thread(make)
+    communicator = await opened(socket(member, await in_thread(cookie, member)))
+    await heard(communicator)
+    await in_thread(members.change, member, role=change["role"], team=None, by=None, now=utc_now())
+    await in_thread(live.announce, member.organization_id)
+    assert await closes(communicator) == (4403 if change["role"] == "finance" else 4409)
+
+
+async def test_a_running_request_is_told_before_it_ends_to_who_may_see_it() -> None:
+    """Its hold is in Redis only: nothing announces it, and no SQL finds it."""
+    member = await in_thread(make)
+    key = await in_thread(factories.api_key, member)
+    other = await in_thread(factories.member, member.organization)
+    mine = await opened(socket(member, await in_thread(cookie, member), page="requests"))
+    theirs = await opened(socket(other, await in_thread(cookie, other), page="requests"))
+    before = await heard(mine)
+    assert (before["running"], (await heard(theirs))["running"]) == (0, 0)
+    loaded = await snapshot.cache().get(member.organization_id)
+    known = loaded.accounts.keys[key.row.public_id]
+    about = events.encode_body(events.Body(member_id=member.pk, key_id=key.row.pk, model_asked="gpt-5.5"))
+    hold = await admission.admit(
+        weir_redis.client(), loaded, known, request_id="req_live0000000000000000001", need=Amount(made.CREDIT, 100), about=about
+    )
+    during = await heard(mine)
+    assert during["running"] == 1
+    assert during["marks"]["running"] != before["marks"]["running"]
+    [row] = await in_thread(running.of, member.organization_id)
+    assert (row.request_id, row.member_id, row.model, row.held) == (
+        "req_live0000000000000000001",
+        member.pk,
+        "gpt-5.5",
+        made.CREDIT,
+    )
+    page = await in_thread(lambda: made.signed_in(member).get(made.path(member, "requests")).content.decode())
+    assert 'data-running-row="req_live0000000000000000001"' in page
+    assert "1.00 held" in " ".join(page.split())
+    assert await hears_nothing(theirs, 2.5)
+    await admission.release(weir_redis.client(), hold.hold)
+    assert (await heard(mine))["running"] == 0
+    assert await in_thread(running.of, member.organization_id) == []
+    await mine.disconnect()
+    await theirs.disconnect()
+
+
+async def test_a_changed_limit_and_an_alert_move_their_marks() -> None:
+    member = await in_thread(make, "owner")
+    communicator = await opened(socket(member, await in_thread(cookie, member), page="members"))
+    first = await heard(communicator)
+    assert member.user is not None
+    await in_thread(
+        limits.set_limit, member.organization, scope="member", of=member.user.email, metric="credits", window="day", amount="12.5"
+    )
+    await in_thread(live.announce, member.organization_id)
+    changed = await heard(communicator)
+    assert changed["marks"]["config"] != first["marks"]["config"]
+    page = await in_thread(lambda: made.signed_in(member).get(made.path(member, "members")).content.decode())
+    assert changed["marks"]["config"] in page
+
+    def alert() -> None:
+        Alert.objects.create(
+            organization=member.organization, kind="drift", scope="drift", period="p", told_at=utc_now(), facts={"repaired": 0}
+        )
+
+    await in_thread(alert)
+    await in_thread(live.announce, member.organization_id)
+    told = await heard(communicator)
+    assert (first["alerts"], told["alerts"]) == (0, 1)
+    assert told["marks"]["alerts"] != first["marks"]["alerts"]
+    await communicator.disconnect()
+
+
+async def test_a_pool_that_moves_is_told_without_an_announcement() -> None:
+    member = await in_thread(make, "owner")
+    account, _ = await in_thread(factories.openai_account, member.organization)
+    communicator = await opened(socket(member, await in_thread(cookie, member), page="pool"))
+    first = await heard(communicator)
+    key = routing_live.pool_live_key(account.pool_id, member.organization_id)
+    await in_thread(weir_redis.sync_client().hset, key, f"{account.pk}:c", "99999999999999")
+    told = await heard(communicator)
+    assert told["marks"]["pool"] != first["marks"]["pool"]
+    assert told["marks"]["config"] == first["marks"]["config"]
+    await communicator.disconnect()
