@@ -21,7 +21,7 @@ from config import scope, snapshot
 from config.clock import utc_now
 from config.launch.secrets import write_private
 from config.redis import sync_client, translated
-from demo import cast, history, money
+from demo import cast, history, money, notices
 from demo.cast import OPERATOR, Person, Tenant
 from quotas import engine, limits, rebuild, records
 from routing import accounts as pool_accounts
@@ -86,6 +86,8 @@ def _run(upstream_url: str, var_dir: Path, now: datetime) -> list[dict[str, Any]
         money.sell(tenant, organization, now)
         money.ask(tenant, organization, people, now)
         money.limit_models(organization)
+        notices.tell(tenant, organization, people, now)
+        notices.make(organization, people, now)
         described.append(
             {
                 "slug": organization.slug,
