@@ -1,22 +1,83 @@
 """The pages of the running demo, as the command that takes their pictures sees them."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from django.urls import resolve
 
 from config.launch import embedded
 from demo import pictures
 from tests.clients import chromium
+from tests.flows.test_routes import RULES, routes, spelled
 from tests.launch.launching import Stack, run
 
-NOT_PAGES = re.compile(r"csv|/file$")
+FILES = (".csv", "/file", "/download/")
+SIGN_IN_WITH_A_FACTOR = "asks for a second factor: with axe in tests/flows/test_browser_passkey.py"
+BY_A_PROVIDER = "of a provider: tests/flows/test_browser_oidc.py"
+UNSEEN = {
+    "o/<slug:slug>/": "leads on",
+    "o/<slug:slug>/jobs/<uuid:uuid>": "a line of the page for htmx; else leads to the page",
+    "accounts/2fa/": "leads to Security",
+    "accounts/2fa/webauthn/": "leads to Security",
+    "accounts/sessions/": "leads to Security",
+    "accounts/security/sessions/end": "takes POST only; leads to Security for who comes back from a confirmation",
+    "accounts/security/sessions/end-others": "takes POST only; leads to Security for who comes back from a confirmation",
+    "accounts/2fa/authenticate/": SIGN_IN_WITH_A_FACTOR,
+    "accounts/2fa/reauthenticate/": SIGN_IN_WITH_A_FACTOR,
+    "accounts/2fa/webauthn/reauthenticate/": SIGN_IN_WITH_A_FACTOR,
+    "accounts/2fa/webauthn/login/": "no page: what the browser's passkey is asked for",
+    "accounts/2fa/totp/deactivate/": SIGN_IN_WITH_A_FACTOR,
+    "accounts/2fa/recovery-codes/": SIGN_IN_WITH_A_FACTOR,
+    "accounts/2fa/recovery-codes/generate/": SIGN_IN_WITH_A_FACTOR,
+    "accounts/security/passkeys/<slug:name>/rename": SIGN_IN_WITH_A_FACTOR,
+    "accounts/security/passkeys/<slug:name>/remove": SIGN_IN_WITH_A_FACTOR,
+    "accounts/2fa/webauthn/keys/<int:pk>/remove/": "not there: passkeys have names",
+    "accounts/2fa/webauthn/keys/<int:pk>/edit/": "not there: passkeys have names",
+    "accounts/password/set/": "for who has no password, looks like the page that changes one",
+    "accounts/login/code/confirm/": "switched off: nobody signs in by a code",
+    "accounts/reauthenticate/code/": "switched off: nobody signs in by a code",
+    "accounts/reauthenticate/code/confirm/": "switched off: nobody signs in by a code",
+    "accounts/3rdparty/": "not there",
+    "accounts/3rdparty/signup/": "not there",
+    "accounts/3rdparty/login/cancelled/": BY_A_PROVIDER,
+    "accounts/3rdparty/login/error/": BY_A_PROVIDER,
+    "accounts/social/connections/": "not there",
+    "accounts/social/signup/": "not there",
+    "accounts/social/login/cancelled/": "leads to the new address",
+    "accounts/social/login/error/": "leads to the new address",
+    "accounts/sso/<slug:slug>": BY_A_PROVIDER,
+    "accounts/oidc/<provider_id>/login/": BY_A_PROVIDER,
+    "accounts/oidc/<provider_id>/login/callback/": BY_A_PROVIDER,
+    "accounts/oidc/<str:provider_id>/login/": BY_A_PROVIDER,
+    "accounts/oidc/<str:provider_id>/login/callback/": BY_A_PROVIDER,
+}
+"""Addresses without a picture, and why."""
+
+
+def route_of(page: pictures.Page) -> str:
+    if page.follow:
+        return page.leads_to
+    path = page.path.split("?")[0]
+    return spelled(resolve(path if path.startswith("/") else f"/o/any/{path}").route)
+
+
+def test_every_page_has_a_picture_or_a_reason() -> None:
+    """Every address below an organization and below `/accounts/` that answers GET; the files aside."""
+    seen = {route_of(one) for one in pictures.PAGES if one.status == 200}
+    asked = {
+        route
+        for route in routes()
+        if route.startswith(("o/", "accounts/")) and not route.endswith(FILES) and RULES[route].get != (405,)
+    }
+    assert sorted(asked - seen - set(UNSEEN)) == []
+    assert sorted(set(UNSEEN) - asked) == []
+    assert sorted(set(UNSEEN) & seen) == []
 
 
 @pytest.mark.stack
 @pytest.mark.browser
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_nothing_is_wrong_with_any_page(launch: Callable[..., Stack], environ: dict[str, str], tmp_path: Path) -> None:
     """In light with the keyboard, in dark, and on a phone in the language with the longest words."""
     chromium.executable()
@@ -25,7 +86,7 @@ def test_nothing_is_wrong_with_any_page(launch: Callable[..., Stack], environ: d
     modes = ("light", "dark", "ru-phone")
     beside = {**environ, "WEIR_VAR": str(stack.var)}
     arguments = ["pictures", "--to", str(tmp_path), *(word for mode in modes for word in ("--mode", mode))]
-    done = run(*arguments, environ=beside, timeout=280)
+    done = run(*arguments, environ=beside, timeout=580)
     count = len(modes) * len(pictures.PAGES)
     assert done.stdout.splitlines()[-1:] == [f"{count} pictures in {tmp_path}, 0 problems"], done.stdout + done.stderr
     assert done.returncode == 0
