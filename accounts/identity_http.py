@@ -47,7 +47,8 @@ def fetch(
     url: str, *, name: str, form: Mapping[str, str] | None = None, bearer: str = "", basic: tuple[str, str] | None = None
 ) -> Answer:
     """GET, or POST of a form. `name` names the URL in refusals: "The token endpoint". Raises ProviderUnreachable."""
-    headers = {"accept": "application/json", "user-agent": "Weir"}
+    # In no coding: a few bytes of one unpack to all the memory there is.
+    headers = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "Weir"}
     if bearer:
         headers["authorization"] = f"Bearer {bearer}"
     try:
@@ -89,7 +90,9 @@ async def _fetch(
             )
             answer = await client.send(request, auth=httpx.BasicAuth(*basic) if basic else None, stream=True)
             try:
-                return Answer(answer.status_code, _object(await _read(answer, name)))
+                if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
+                    raise ProviderUnreachable(f"{name} answered in a coding that was not asked for.")
+                return Answer(answer.status_code, _object(await _read(answer, name), name))
             finally:
                 await answer.aclose()
 
@@ -102,19 +105,34 @@ def _tls() -> ssl.SSLContext:
 
 async def _read(answer: httpx.Response, name: str) -> bytes:
     content = bytearray()
-    async for chunk in answer.aiter_bytes(16 * 1024):
+    async for chunk in answer.aiter_raw(16 * 1024):
         content += chunk
         if len(content) > MOST_BYTES:
             raise ProviderUnreachable(f"{name} answered more than {MOST_BYTES // 1024} KiB.")
     return bytes(content)
 
 
-def _object(content: bytes) -> Mapping[str, Any]:
+def _object(content: bytes, name: str) -> Mapping[str, Any]:
     try:
         found = json.loads(content)
+        is_text = can_be_kept(found)
     except (ValueError, RecursionError):
         return {}
+    if not is_text:
+        raise ProviderUnreachable(f"{name} answered with text that cannot be kept: a NUL, or half a surrogate pair.")
     return found if isinstance(found, dict) else {}
+
+
+def can_be_kept(value: Any) -> bool:
+    """Is every text of what JSON gave one that the database and a page take: without NUL and half surrogate pairs?
+
+    May raise RecursionError.
+    """
+    if isinstance(value, str):
+        return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, dict):
+        return all(can_be_kept(name) and can_be_kept(inner) for name, inner in value.items())
+    return all(map(can_be_kept, value)) if isinstance(value, list) else True
 
 
 def _judged(url: object, name: str) -> list[addresses.Address]:

@@ -88,13 +88,15 @@ def verified(token: str, *, discovery: Discovery, keys: Sequence[Mapping[str, An
             leeway=LEEWAY_SECONDS,
             options={"require": ["exp", "iat", "iss", "aud", "sub"]},
         )
+        if not identity_http.can_be_kept(claims):
+            raise ValueError("text that cannot be kept")
     except jwt.ExpiredSignatureError:
         raise SignInRefused("The provider’s token has expired.") from None
     except jwt.InvalidAudienceError:
         raise SignInRefused("The provider’s token is for another client.") from None
     except jwt.InvalidIssuerError:
         raise SignInRefused("The provider’s token is of another issuer.") from None
-    except (jwt.PyJWTError, ValueError, TypeError):
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
         raise SignInRefused("The provider’s token does not hold: its signature or its form is wrong.") from None
     parties = claims["aud"]
     if (isinstance(parties, list) and len(parties) > 1 and "azp" not in claims) or claims.get("azp", client_id) != client_id:

@@ -1,5 +1,7 @@
 """Calls of identity providers: how many of one host are waited for, how long, and what is in no traceback."""
 
+import gzip
+import json
 import socket
 import threading
 import time
@@ -65,3 +67,35 @@ def test_a_slow_host_holds_so_many_threads_and_no_more(silent: str, monkeypatch:
     assert told.count("The token endpoint gave no answer within 1.5 seconds.") == identity_http.MOST_AT_ONCE
     # The turns are given back.
     assert refusal(silent) == "The token endpoint gave no answer within 1.5 seconds."
+
+
+def answering(body: bytes, *headers: str) -> str:
+    """What is told of a host that answers one call with this body."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(65536)
+                head = "\r\n".join(("HTTP/1.1 200 OK", f"content-length: {len(body)}", "connection: close", *headers))
+                peer.sendall(head.encode() + b"\r\n\r\n" + body)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            return refusal(f"http://127.0.0.1:{server.getsockname()[1]}/")
+        finally:
+            thread.join()
+
+
+def test_an_answer_is_not_unpacked() -> None:
+    """A few bytes of a coding that nobody asked for would unpack to all the memory there is."""
+    packed = gzip.compress(json.dumps({"issuer": "x"}).encode())
+    assert answering(packed, "content-encoding: gzip") == "The token endpoint answered in a coding that was not asked for."
+
+
+@pytest.mark.parametrize("body", [b'{"issuer": "a\\u0000b"}', b'{"keys": [{"\\ud800": 1}]}', b'["\\udfff"]'])
+def test_text_that_neither_the_database_nor_a_page_takes_is_told(body: bytes) -> None:
+    """It would be a fault of ours where it is kept or shown."""
+    told = "The token endpoint answered with text that cannot be kept: a NUL, or half a surrogate pair."
+    assert answering(body) == told

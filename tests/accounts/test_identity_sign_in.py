@@ -105,6 +105,24 @@ def test_a_new_person_comes_in_and_lands_on_the_roles_page(organization: Organiz
     assert client.get("/")["location"] == f"/o/{organization.slug}/key"
 
 
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"], ids=["NUL", "half a pair"])
+@pytest.mark.parametrize("claim", ["sub", "nonce", "email", "name", "groups"])
+def test_a_token_with_text_that_cannot_be_kept_is_refused(
+    organization: Organization, okta: OidcProvider, claim: str, text: str
+) -> None:
+    """Said as any other that does not hold, not a fault of ours."""
+    okta.person = ada(organization, "eng")
+    okta.claims = {claim: [text] if claim == "groups" else text}
+    client = Client()
+    answer = signed_in(client, organization)
+    assert (answer.status_code, told(answer)) == (
+        403,
+        "The provider’s token does not hold: its signature or its form is wrong.",
+    )
+    assert is_nobody(client)
+    assert not Member.objects.filter(organization=organization).exists()
+
+
 def test_our_views_stand_before_allauths() -> None:
     assert resolve("/accounts/oidc/any.thing/login/").func is identity_login.login
     assert resolve("/accounts/oidc/any.thing/login/callback/").func is identity_login.callback
