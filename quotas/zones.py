@@ -117,7 +117,11 @@ def _keep_period(subscription: Subscription, old: ZoneInfo, new: ZoneInfo, now: 
 
 
 def _end(row: SubscriptionPeriod, old: ZoneInfo, new: ZoneInfo, now: datetime) -> datetime:
-    moved = day_start(row.ends_at.astimezone(old).date(), new)
+    terms = subscriptions.terms_of(row)
+    # The day that it was opened for: an end that was kept lies in the next day already where clocks are a day apart, and would
+    # be moved on from there with every change.
+    day = min(row.ends_at.astimezone(old).date(), terms.first_day + timedelta(days=terms.days))
+    moved = day_start(day, new)
     return moved if moved > max(now, row.starts_at) else row.ends_at
 
 

@@ -189,6 +189,18 @@ class TestPeriods:
         assert (after.pk, after.starts_at) == (before.pk, before.starts_at)
         assert after.ends_at == before.ends_at or before.ends_at - utc_now() < timedelta(hours=14)
 
+    def test_no_way_through_the_zones_moves_the_end_past_the_last_hour_of_its_day(self, tenant: Tenant) -> None:
+        """Else a period would never end, and what it owes would never be asked for."""
+        row = self.running(tenant)
+        last = day_start(row.ends_at.date(), ZoneInfo(WEST))
+        zones.change(tenant.organization, WEST, by=None, now=utc_now())
+        for _ in range(3):
+            row.refresh_from_db()
+            for zone in (EAST, "Pacific/Auckland", "Asia/Kolkata", WEST):
+                zones.change(tenant.organization, zone, by=None, now=row.ends_at - timedelta(hours=1))
+        row.refresh_from_db()
+        assert row.ends_at == last
+
     def test_what_was_opened_ahead_is_opened_anew_and_a_next_plan_follows_the_end(self, tenant: Tenant) -> None:
         own = Subscription.objects.select_related("organization", "plan").get(organization=tenant.organization)
         changes.change_next(own, Plan.objects.get(slug="pro"), by=None, now=utc_now())
