@@ -1,5 +1,6 @@
 """What every call of the API goes through: bodies, parameters, cursors, Idempotency-Keys, how many calls are taken, the schema."""
 
+import base64
 import json
 import threading
 from datetime import timedelta
@@ -148,6 +149,20 @@ def test_a_forged_or_foreign_cursor_is_refused(owner: Caller) -> None:
     ]
     assert {code(answer) for answer in tries} == {(400, "cursor_invalid")}
     assert owner.get("keys", cursor=given).status_code == 200
+
+
+def test_a_cursor_tells_nothing_of_what_is_in_it(owner: Caller) -> None:
+    """The id of a row would tell how many rows all organizations have; nor are two cursors of one place alike."""
+    for _ in range(3):
+        factories.api_key(owner.member)
+    given = [cursor(owner.get("keys", limit=1).json()["next"]) for _ in range(2)]
+    place = str(ApiKey.objects.filter(organization=owner.member.organization).latest("pk").pk).encode()
+    assert given[0] != given[1]
+    for text in given:
+        for part in (text, *text.split(".")):
+            raw = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+            assert b"[" + place not in raw
+            assert len(raw) < 80
 
 
 @pytest.mark.parametrize("limit", ["0", "201", "-1", "x", "1.5", "", "9" * 40, "²"])
