@@ -20,7 +20,7 @@ from config import scope
 from config.clock import utc_now
 
 REFUSAL = "Incorrect API token provided."
-"""The same for every reason: wrong, revoked, expired, removed, suspended."""
+"""The same for every reason: wrong, revoked, expired, removed, suspended, switched off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,9 @@ def _key_caller(text: str) -> Caller | None:
         return None
     now = utc_now()
     with scope.everything():
-        rows = ApiKey.objects.unrevoked().filter(member__removed_at=None, organization__is_active=True)
+        rows = ApiKey.objects.unrevoked().filter(
+            member__removed_at=None, member__user__is_active=True, organization__is_active=True
+        )
         row = rows.select_related("member__organization", "member__team", "member__user").filter(public_id=parsed.public_id).first()
     if row is None:
         return None

@@ -156,7 +156,8 @@ def verified(text: str, *, now: datetime) -> ApiToken | None:
     """The token that this whole text is, with its member, organization, team and user; None if it does not hold at `now`.
 
     It does not hold when it is unknown, wrong, revoked or expired, when its member has been removed, or while its organization is
-    suspended; nothing tells which, nor the time it takes: a digest is compared in every case. One query, whatever the scope.
+    suspended or the person's account switched off; nothing tells which, nor the time it takes: a digest is compared in every case.
+    One query, whatever the scope.
     """
     match = _FORM.fullmatch(text)
     if match is None:
@@ -171,6 +172,8 @@ def verified(text: str, *, now: datetime) -> ApiToken | None:
         return None
     ended = token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= now)
     if ended or token.member.removed_at is not None or not token.organization.is_active:
+        return None
+    if token.member.user is None or not token.member.user.is_active:
         return None
     return token
 

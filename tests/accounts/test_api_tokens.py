@@ -110,6 +110,16 @@ def test_who_leaves_or_is_suspended_has_no_token(member: Member) -> None:
         issued(member)
 
 
+def test_who_is_switched_off_has_no_token(member: Member) -> None:
+    """An operator shuts a person out: not of the pages alone."""
+    made, person = issued(member), member.user
+    assert person is not None
+    for is_active in (False, True):
+        person.is_active = is_active
+        person.save(update_fields=["is_active"])
+        assert (api_tokens.verified(made.secret, now=utc_now()) is not None) is is_active
+
+
 def test_a_pepper_that_is_gone_proves_nothing(member: Member, settings: Any) -> None:
     made = issued(member)
     settings.KEY_PEPPERS = {"other": "o" * 40}
