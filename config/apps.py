@@ -16,10 +16,12 @@ class ConfigConfig(AppConfig):
             account_troubles,
             account_usage,
             checks,  # noqa: F401
+            pool_door,
             pool_outlook,
             sending,
         )
         from quotas import overview_parts
+        from quotas import pool_door as door
         from quotas.alerts import rules
         from quotas.models import WebhookEndpoint
         from routing import carried, rotation
@@ -29,5 +31,6 @@ class ConfigConfig(AppConfig):
         carried.register(account_usage.find)
         rules.register_troubles(account_troubles.find)
         overview_parts.register_pool(pool_outlook.find)
+        door.register(pool_door.made())
         rotation.register(IdentityProvider, ("client_secret",))
         rotation.register(WebhookEndpoint, ("url", "secret", "previous_secret"))

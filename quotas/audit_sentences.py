@@ -15,9 +15,9 @@ from django.utils.translation import gettext_noop
 
 from accounts import audit, display
 from accounts.models import ApiKey, ApiToken, AuditEvent, IdentityProvider, Member, Organization, Team
+from quotas import pool_door
 from quotas.alerts.models import WebhookEndpoint
 from quotas.models import Limit
-from routing.models import Pool, PoolAccount
 
 LONGEST = 160
 """Characters of one value; the CSV has all of it."""
@@ -124,13 +124,13 @@ _NAMED: Mapping[str, tuple[type[Model], tuple[str, ...]]] = {
     "team": (Team, ()),
     "api_key": (ApiKey, ()),
     "api_token": (ApiToken, ()),
-    "pool": (Pool, ()),
-    "pool_account": (PoolAccount, ()),
     "identity_provider": (IdentityProvider, ()),
     "webhook_endpoint": (WebhookEndpoint, ()),
     "limit": (Limit, ("team", "member__user", "key")),
 }
 """Types of objects that have names: their rows, and what naming them needs."""
+_POOLS = frozenset({"pool", "pool_account"})
+"""Types of objects that routing names."""
 _POINTS_TO = {"member": "member", "team": "team", "limit": "limit"}
 """Values of `data` that are uuids, by the type of what they point to."""
 _AMOUNTS = ("amount", "before", "extra")
@@ -215,16 +215,17 @@ def _known(organization: Organization, events: Sequence[AuditEvent], now: dateti
         if isinstance(event.data, dict):
             pairs += [(kind, str(event.data[key])) for key, kind in _POINTS_TO.items() if event.data.get(key)]
         for kind, text in pairs:
-            if kind in _NAMED and (uuid := _uuid(text)) is not None:
+            if kind in {*_NAMED, *_POOLS} and (uuid := _uuid(text)) is not None:
                 wanted[kind].add(uuid)
     names: dict[tuple[str, str], str] = {}
     of_credits = set()
     for kind, uuids in wanted.items():
+        if kind in _POOLS:
+            found = pool_door.routing().names(organization, kind, uuids)
+            names |= {(kind, uuid): name for uuid, name in found.items()}
+            continue
         model, related = _NAMED[kind]
-        own = "pool__organization" if model is PoolAccount else "organization"
-        rows: Any = model._default_manager.filter(**{own: organization}, uuid__in=uuids)
-        if model is PoolAccount:
-            rows = PoolAccount.objects.without_secrets().filter(pool__organization=organization, uuid__in=uuids)
+        rows: Any = model._default_manager.filter(organization=organization, uuid__in=uuids)
         for row in rows.select_related(*related) if related else rows:
             names[(kind, str(row.uuid))] = _name_of(row, organization)
             if isinstance(row, Limit) and row.metric == Limit.Metric.CREDITS:
@@ -235,8 +236,6 @@ def _known(organization: Organization, events: Sequence[AuditEvent], now: dateti
 def _name_of(row: Any, organization: Organization) -> str:
     if isinstance(row, Limit):
         return str(row.team or row.member or row.key or organization)
-    if isinstance(row, PoolAccount):
-        return row.label
     return str(row.name) if hasattr(row, "name") else str(row)
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Q
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -18,8 +17,8 @@ from accounts import audit, display, permissions
 from accounts.models import AuditEvent, Member, Organization, User
 from accounts.permissions import Action
 from billing.models import Subscription, UsageHour
+from quotas import pool_door
 from quotas.models import Limit
-from routing.models import PoolAccount
 
 GOES_ON = timedelta(days=7)
 PUT_AWAY = "organization.first_run_put_away"
@@ -79,9 +78,7 @@ def lacks_accounts(organization: Organization) -> bool:
 
 def _has_account(organization: Organization, plan: Subscription | None) -> bool:
     """In a pool of its own, or in one of the operator's that the plan offers."""
-    shared = Q(pool__organization=None, pool__plans__contains=[plan.plan.slug]) if plan is not None else Q(pk=None)
-    accounts = PoolAccount.objects.filter(Q(pool__organization=organization) | shared)
-    return accounts.exclude(status=PoolAccount.Status.WITHDRAWN).exists()
+    return pool_door.routing().has_account(organization, plan.plan.slug if plan is not None else "")
 
 
 def put_away(organization: Organization, *, by: User | None) -> None:

@@ -17,9 +17,8 @@ from accounts.permissions import Action
 from config import snapshot
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import model_rules, settings_parts
+from quotas import model_rules, pool_door, settings_parts
 from quotas.models import Limit
-from routing import fallbacks
 
 FALLBACK, BLOCK = "fallback", "block"
 
@@ -36,7 +35,7 @@ def _show(
     """The page. `opened`: which form stands open (FALLBACK, BLOCK), with what was `typed` and why it was refused."""
     now = utc_now()
     organization = member.organization
-    rules = fallbacks.of(organization)
+    rules = pool_door.routing().fallbacks(organization)
     edited = request.GET.get("edit", "")
     if not opened and edited in rules:
         opened, typed = FALLBACK, {"model": edited, "chain": ", ".join(rules[edited])}
@@ -85,7 +84,7 @@ def set_fallback(request: HttpRequest, member: Member) -> HttpResponse:
     """An empty chain takes the rule away."""
     model, chain = request.POST.get("model", "")[:1000], request.POST.get("chain", "")
     try:
-        wanted = fallbacks.set_fallbacks(member.organization, model, _listed(chain), by=member.user)
+        wanted = pool_door.routing().set_fallbacks(member.organization, model, _listed(chain), member.user)
     except DomainError as error:
         typed = {"model": model, "chain": chain[:4000]}
         return _show(request, member, opened=FALLBACK, typed=typed, error=error.message, status=error.status)

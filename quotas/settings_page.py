@@ -19,10 +19,8 @@ from billing.models import Rate
 from billing.snapshots import FALLBACK_MODEL
 from config.clock import utc_now
 from config.errors import DomainError
-from quotas import first_run, settings_parts, zones
+from quotas import first_run, pool_door, settings_parts, zones
 from quotas.alerts.models import WebhookEndpoint
-from routing import terms
-from routing.models import PoolAccount
 
 
 def _show(
@@ -32,7 +30,7 @@ def _show(
     now = utc_now()
     frame = settings_parts.frame(member, "settings", now)
     organization = member.organization
-    sign_ins = PoolAccount.objects.filter(pool__organization=organization, kind=PoolAccount.Kind.CHATGPT)
+    routing = pool_door.routing()
     page: dict[str, Any] = {
         **frame,
         "name": organization.name if name is None else name,
@@ -41,9 +39,9 @@ def _show(
         **_wanted_zone(request, organization, now, error),
         "rules": Organization.UnpricedModels.choices,
         "has_fallback_rate": Rate.objects.filter(model=FALLBACK_MODEL).exclude(input=None).exists(),
-        "terms": terms.SIGN_IN_TERMS,
+        "terms": routing.terms,
         "accepted_by": organization.sign_in_terms_accepted_by,
-        "sign_ins": sign_ins.exclude(status=PoolAccount.Status.WITHDRAWN).count(),
+        "sign_ins": routing.sign_ins(organization),
         "endpoints": WebhookEndpoint.objects.present().filter(organization=organization).count(),
         "path": reverse("settings", kwargs={"slug": organization.slug}),
     }
@@ -139,13 +137,13 @@ def show_pool(request: HttpRequest, member: Member) -> HttpResponse:
 def accept_terms(request: HttpRequest, member: Member) -> HttpResponse:
     """`accept` says so; `withdraw` takes it back."""
     if request.POST.get("withdraw") == "1":
-        terms.withdraw(member.organization, by=member.user)
+        pool_door.routing().withdraw_terms(member.organization, member.user)
         messages.success(
             request, _("Withdrawn. No sign-in account joins any more; those in the pool serve on until they are removed.")
         )
         return _back(member, "#terms")
     try:
-        terms.demand(member.organization, accepted=request.POST.get("accept") == "1", by=member.user, now=utc_now())
+        pool_door.routing().accept_terms(member.organization, request.POST.get("accept") == "1", member.user, utc_now())
     except DomainError as error:
         told = _("Nothing was accepted: tick that you have read them.")
         return _show(request, member, error={"terms": told}, status=error.status)
