@@ -144,6 +144,7 @@ def _organization(tenant: Tenant, now: datetime) -> Organization:
     with transaction.atomic():
         organization = organizations.create(tenant.name, timezone=tenant.timezone, by=None)
         subscriptions.start(organization, Plan.objects.get(slug=tenant.plan), now=now - BEFORE)
+        organizations.show_pool_to_developers(organization, True, by=None)
         Organization.objects.filter(pk=organization.pk).update(created_at=now - BEFORE)
     return organization
 
