@@ -43,6 +43,8 @@ class Asked:
 
 def asked(request: HttpRequest, zone: ZoneInfo) -> Asked:
     query = {name: value for name in FIELDS if (value := request.GET.get(name, "").strip()[:200])}
+    if any("\0" in value for value in query.values()):
+        return Asked(Sought(), {}, _("No event holds a NUL character."))
     try:
         start, end = _day(query.get("from", "")), _day(query.get("to", ""))
     except ValueError:

@@ -87,6 +87,10 @@ TAKEN: dict[str, dict[str, str]] = {
     "alerts/rules": {"kind": "limit", "on": "0"},
     "alerts/endpoints": {"name": "Chat", "url": "http://10.0.0.1/x", "format": "standard"},
     "alerts/endpoints/{endpoint}/remove": {"confirm": "Chat"},
+    "settings/zone": {"zone": "Europe/Berlin"},
+    "settings/unpriced": {"rule": "refuse"},
+    "settings/pool": {"shown": "1"},
+    "settings/sign-in/policy": {"policy": "everyone"},
     "pool/add/browser": {"accept_terms": "", "plan": "pro_200"},
     "pool/add/browser/{key}": {"pasted": "?code=c&state=s"},
     "pool/add/device": {"accept_terms": "", "plan": "pro_200"},
@@ -150,6 +154,11 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "members.csv": ("bom",),
     "invoices/plan": ("plan", "when"),
     "invoices/ledger.csv": ("bom",),
+    "settings": ("zone",),
+    "settings/audit": ("who", "kind", "from", "to", "object", "before", "after"),
+    "settings/audit.csv": ("who", "kind", "from", "to", "object", "bom"),
+    "settings/models": ("edit", "fallback", "block"),
+    "settings/tokens": ("issue",),
 }
 BESIDE = {
     "from": {"range": "custom", "to": "2026-11-03"},
