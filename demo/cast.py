@@ -1,4 +1,4 @@
-"""The two invented organizations of the demo: who is in them, which accounts they pool, which limits they set. Only data."""
+"""The invented organizations of the demo: who is in them, which accounts they pool, which limits they set. Only data."""
 
 from dataclasses import dataclass
 
@@ -108,5 +108,17 @@ HALCYON = Tenant(
         Cap("key", "eli.brandt@halcyon.example", "credits", "week", "500"),
     ),
 )
+
+TERN = Tenant(
+    name="Tern Studio",
+    slug="tern-studio",
+    timezone="Asia/Ho_Chi_Minh",
+    plan="free",
+    people=(Person("Mira Solheim", "mira.solheim@northwind.example", "owner"),),
+    sign_ins=(),
+    api_key_label="",
+    caps=(),
+)
+"""Begun a moment ago: nobody has set anything up, and who owns it owns Northwind too."""
 
 TENANTS = (NORTHWIND, HALCYON)

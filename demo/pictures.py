@@ -57,6 +57,8 @@ class Seen:
     problems: tuple[str, ...]
 
 
+NEW = ("overview", "key", "pool", "requests", "alerts", "usage", "invoices", "jobs")
+"""Of the demo's organization that has only begun: its first steps, and pages that wait for something."""
 PAGES = (
     Page("sign-in", "", "/accounts/login/"),
     Page("sso", "", "/accounts/sso/"),
@@ -107,6 +109,7 @@ PAGES = (
     Page("settings-models", "owner", "settings/models"),
     Page("settings-tokens", "owner", "settings/tokens"),
     Page("settings-audit", "owner", "settings/audit"),
+    *(Page(f"new-{name}", "owner", f"/o/tern-studio/{name}") for name in NEW),
     Page("security", "owner", "/accounts/security/"),
     Page("password", "owner", "/accounts/password/change/"),
     Page("e-mail", "owner", "/accounts/email/"),

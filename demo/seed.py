@@ -103,6 +103,7 @@ def _run(upstream_url: str, var_dir: Path, now: datetime) -> list[dict[str, Any]
                 ],
             }
         )
+    _begun(cast.TERN, logins, now)
     money.close_periods(now)
     return described
 
@@ -147,6 +148,17 @@ def _organization(tenant: Tenant, now: datetime) -> Organization:
         organizations.show_pool_to_developers(organization, True, by=None)
         Organization.objects.filter(pk=organization.pk).update(created_at=now - BEFORE)
     return organization
+
+
+def _begun(tenant: Tenant, logins: Logins, now: datetime) -> None:
+    """An organization with its owner and nothing else: the first steps, and every page while it is empty."""
+    if Organization.objects.filter(slug=tenant.slug).exists():
+        return
+    with transaction.atomic():
+        organization = organizations.create(tenant.name, timezone=tenant.timezone, by=None)
+        subscriptions.start(organization, Plan.objects.get(slug=tenant.plan), now=now)
+    for person in tenant.people:
+        _member(organization, person, logins)
 
 
 def _member(organization: Organization, person: Person, logins: Logins) -> Member:

@@ -11,7 +11,7 @@ import pytest
 from django.db.models import Sum
 
 from accounts import keys, members, snapshots
-from accounts.models import ApiKey, AuditEvent, Member, Organization, User
+from accounts.models import ApiKey, ApiToken, AuditEvent, Job, Member, Organization, User
 from billing import ledger, pricing
 from billing.models import Invoice, LedgerEntry, Subscription, SubscriptionPeriod, UsageRecord
 from billing.tokens import TokenUsage
@@ -20,6 +20,7 @@ from config.clock import utc_now
 from config.redis import sync_client
 from demo import cast, seed
 from quotas import engine, rebuild, records
+from quotas.alerts.models import Alert
 from quotas.models import Limit, LimitBoost, LimitRequest
 from routing.models import PoolAccount
 from tests import secrets
@@ -83,6 +84,27 @@ def test_it_describes_two_organizations_with_every_role(demo: Described, tmp_pat
     assert user.is_superuser
     assert user.check_password(password)
     assert stat.S_IMODE((tmp_path / seed.LOGINS).stat().st_mode) == 0o600
+
+
+def test_a_third_has_only_begun(demo: Described, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    made = organization("tern-studio")
+    (owner,) = Member.objects.for_organization(made)
+    assert owner.user is not None
+    assert (owner.role, owner.user.email) == ("owner", "mira.solheim@northwind.example")
+    assert not PoolAccount.objects.for_organization(made).exists()
+    assert not Limit.objects.for_organization(made).exists()
+    run(upstream, tmp_path, NOW)
+    assert Member.objects.for_organization(made).count() == 1
+
+
+def test_each_was_told_of_something_and_had_files_made(demo: Described, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    run(upstream, tmp_path, NOW)
+    for tenant in cast.TENANTS:
+        made = organization(tenant.slug)
+        alerts = Alert.objects.for_organization(made).order_by("told_at")
+        assert [(one.kind, one.ended_at is None) for one in alerts] == [("account", False), ("anomaly", True)]
+        assert sorted(Job.objects.filter(organization=made).values_list("kind", flat=True)) == ["members", "usage_totals"]
+        assert ApiToken.objects.filter(organization=made).count() == 1
 
 
 def test_plans_zones_accounts_and_limits_are_those_of_the_cast(demo: Described) -> None:
