@@ -107,6 +107,12 @@ def seen(member: Member, *, usage: str | None = None) -> str:
     return json.dumps(known)
 
 
+def seen_all(member: Member, page: str, *, now: datetime) -> str:
+    """The same with every mark of the page. To be asked before its rows are read: what comes in between is fetched once more, while
+    a mark that is told first by the socket is taken for the page's own."""
+    return json.dumps({"config": config_mark(member), **_usage(member, page, now)})
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """What the database says of a member's open page: its marks, and how many alerts are open."""

@@ -112,6 +112,7 @@ def show_members(
     `many` is a change for many that is being made (`bulk_page`)."""
     now = utc_now()
     frame = context.frame(member, "members", now)
+    seen = live.seen_all(member, "members", now=now)
     scope = levels.of_scope(member, now=now)
     open_ = open_ or opened(request)
     low = [one for one in scope.people if one.is_low]
@@ -145,7 +146,7 @@ def show_members(
         "roles": _roles(member),
         "link": link,
         "path": reverse("members", kwargs={"slug": member.organization.slug}),
-        "live_seen": live.seen(member),
+        "live_seen": seen,
         "is_list": True,
     }
     return render(request, "quotas/members.html", page, status=status)

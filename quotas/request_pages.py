@@ -41,6 +41,7 @@ def request_log_page(request: HttpRequest, member: Member) -> HttpResponse:
     now, sight = utc_now(), labels.sight(member)
     frame = context.frame(member, "request_log", now)
     zone: ZoneInfo = frame["zone"]
+    seen = live.seen_all(member, "requests", now=now)
     trouble, sought = "", request.GET.get("q", "").strip()
     try:
         chosen = request_filters.chosen(sight, request.GET, zone, now)
@@ -68,7 +69,7 @@ def request_log_page(request: HttpRequest, member: Member) -> HttpResponse:
             "refused": request_log.refused_count(whose, wanted) if is_first else 0,
             "rows": _rows(sight, page.entries, names),
             "running": _running(sight, wanted, names, now) if is_first else [],
-            "live_seen": live.seen(member),
+            "live_seen": seen,
             "older": chosen.url(before=page.older) if page.older else "",
             "newer": chosen.url(after=page.newer) if page.newer else "",
             "looked_to": datetime.fromtimestamp(int(page.older), zone) if page.older.isdigit() else None,

@@ -1,7 +1,9 @@
 """The live socket: who may hear it, that numbers and marks move, and that it ends with the membership, the role and the session."""
 
 import asyncio
+import html
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -389,3 +391,14 @@ async def test_a_pool_that_moves_is_told_without_an_announcement() -> None:
     assert told["marks"]["pool"] != first["marks"]["pool"]
     assert told["marks"]["config"] == first["marks"]["config"]
     await communicator.disconnect()
+
+
+@pytest.mark.parametrize("name", ["requests", "members"])
+def test_a_page_that_lists_carries_each_mark_it_hears_of(name: str) -> None:
+    """What is logged between the page and its socket's first word would be taken for shown already."""
+    owner = make("owner")
+    made.used(factories.api_key(factories.member(owner.organization)).row, 1)
+    found = re.search(r'data-seen="([^"]+)"', made.signed_in(owner).get(made.path(owner, name)).content.decode())
+    assert found is not None
+    heard = live.stored(owner, name, now=utc_now()).marks
+    assert json.loads(html.unescape(found[1])) == {mark: value for mark, value in heard.items() if mark != "alerts"}
