@@ -69,6 +69,8 @@ def test_a_limit_a_refusal_its_reason_a_request_and_more(
         assert call().status_code == 200
         refused = call()
         assert (refused.status_code, refused.json()["error"]["scope"]) == (429, "member")
+        # The client is told why, in words.
+        assert "may use 2 credits" in refused.json()["error"]["message"]
 
         article = user.locator("article.refusal")
         for _ in range(40):
