@@ -1,6 +1,7 @@
 """In which language a page speaks: the person's choice, else the browser's. The API speaks English whatever a client asks for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -11,6 +12,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
+from accounts import vouching
 from accounts.models import User
 
 ENGLISH_ONLY = ("/api/", "/health/", "/webhooks/")
@@ -33,10 +35,24 @@ class LanguageMiddleware:
             return self.get_response(request)
 
 
+def of_socket(scope: Mapping[str, Any], user: User | None) -> str:
+    """As the page speaks that opened a socket (an ASGI scope with its cookies)."""
+    if user is not None and user.language:
+        return user.language
+    request = HttpRequest()
+    request.COOKIES = dict(scope.get("cookies", {}))
+    accepted = dict(scope.get("headers", ())).get(b"accept-language", b"")
+    request.META["HTTP_ACCEPT_LANGUAGE"] = accepted.decode("latin-1")
+    return translation.get_language_from_request(request)
+
+
 @never_cache
 @require_POST
 def choose(request: HttpRequest) -> HttpResponseBase:
-    """Keeps the choice with the person, and in a cookie for the pages before the sign-in; `next` is where they were."""
+    """Keeps the choice with the person, and in a cookie for the pages before the sign-in; `next` is where they were.
+
+    A session that one of several organizations vouches for has the cookie only.
+    """
     language = request.POST.get("language", "")
     there = request.POST.get("next", "")
     if not url_has_allowed_host_and_scheme(there, allowed_hosts={request.get_host()}, require_https=request.is_secure()):
@@ -44,7 +60,7 @@ def choose(request: HttpRequest) -> HttpResponseBase:
     response = redirect(there)
     if language not in dict(settings.LANGUAGES):
         return response
-    if isinstance(request.user, User):
+    if isinstance(request.user, User) and vouching.speaks_for_person(request.user):
         User.objects.filter(pk=request.user.pk).update(language=language)
     response.set_cookie(
         settings.LANGUAGE_COOKIE_NAME,

@@ -113,7 +113,8 @@ def page(
                 return redirect(f"{reverse('sso_organization', kwargs={'slug': slug})}?{query}")
             if action is not None and permissions.reach(member, action) is Reach.NONE:
                 raise PermissionDenied
-            if request.user.last_organization_id != member.organization_id:
+            # A vouched session reaches this organization alone, and says nothing of where the person was last.
+            if request.user.last_organization_id != member.organization_id and vouching.vouch_of(request.user) is None:
                 User.objects.filter(pk=request.user.pk).update(last_organization=member.organization)
             with scope.organization(member.organization_id):
                 return view(request, member, *args, **kwargs)

@@ -99,6 +99,15 @@ def reachable(user: User | AnonymousUser) -> QuerySet[Member]:
     return of_provider.filter(Exists(link))
 
 
+def speaks_for_person(user: User) -> bool:
+    """May the user's session set what all of the person's organizations see? A vouched one where they belong to no other."""
+    vouch = vouch_of(user)
+    if vouch is None:
+        return True
+    with scope.everything():
+        return not Member.objects.current().filter(user_id=user.pk).exclude(organization_id=vouch.organization_id).exists()
+
+
 class VouchedSessionMiddleware:
     """Ends a session that nobody vouches for any more, and closes what belongs to the person and not to the organization.
 

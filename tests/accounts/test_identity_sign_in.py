@@ -123,6 +123,26 @@ def test_a_token_with_text_that_cannot_be_kept_is_refused(
     assert not Member.objects.filter(organization=organization).exists()
 
 
+def test_a_vouched_session_sets_nothing_that_other_organizations_see(organization: Organization, okta: OidcProvider) -> None:
+    """Any owner may set a provider up that says whatever address: not even a person's language is theirs to change."""
+    okta.person = ada(organization, "eng")
+    other = factories.organization()
+    person = members.add(other, okta.person["email"], role="developer", by=None, password=factories.password()).user
+    assert person is not None
+    User.objects.filter(pk=person.pk).update(language="ru", last_organization=other)
+    client = Client()
+    assert signed_in(client, organization).status_code == 302
+    assert client.get(f"/o/{organization.slug}/key").status_code == 200
+    assert client.post("/language", {"language": "vi", "next": "/"}).status_code == 302
+    person.refresh_from_db()
+    assert (person.language, person.last_organization_id) == ("ru", other.pk)
+    # Who belongs nowhere else is who the provider speaks of.
+    okta.person = ada(organization, "eng")
+    signed_in(client, organization)
+    client.post("/language", {"language": "vi", "next": "/"})
+    assert User.objects.get(email=okta.person["email"]).language == "vi"
+
+
 def test_our_views_stand_before_allauths() -> None:
     assert resolve("/accounts/oidc/any.thing/login/").func is identity_login.login
     assert resolve("/accounts/oidc/any.thing/login/callback/").func is identity_login.callback
