@@ -218,7 +218,8 @@ def _invoice(organization: Organization, closed: Sequence[SubscriptionPeriod], n
             for period_id, kind, day, amount in cursor.fetchall()
         ]
     lines: list[_Line] = []
-    for row in closed:
+    # Locked in the order of their ids; billed in the order of their time.
+    for row in sorted(closed, key=lambda row: (row.starts_at, row.pk)):
         lines += _period_lines(row, own.get(row.pk, {}))
     lines += _late_lines(organization, late, lines[0].currency if lines else "USD")
     groups: dict[str, list[_Line]] = {}

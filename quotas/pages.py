@@ -32,6 +32,7 @@ from quotas.standing import PlanState
 
 DAYS = 30
 OWN_ROWS = 10
+MODELS_SHOWN = 6
 EXAMPLE_MODEL = "gpt-5.5"
 """The model that the configurations for clients name."""
 
@@ -43,7 +44,7 @@ def _standing(read: Callable[[], Standing]) -> dict[str, Any]:
     except NoActivePlan as error:
         return {"standing": None, "trouble": error.message}
     except (Degraded, Stale):
-        trouble = "The counters do not answer. New requests are refused until they do; running answers finish and are metered."
+        trouble = str(levels.TROUBLE)
         return {"standing": None, "trouble": trouble}
 
 
@@ -61,12 +62,14 @@ def _key_page(
     frame = context.frame(member, "key", now)
     own = list(ApiKey.objects.for_organization(member.organization).filter(member=member).unrevoked())
     used = overview.last_used(own, now=now)
+    credits_of = overview.used_by_key(member.pk, member.organization, now=now) if own else {}
     part = {
         **frame,
         "keys": [
             {
                 "row": one,
                 "used_at": used.get(one.pk),
+                "credits": credits_of.get(one.pk, 0),
                 "is_new": one.created_at > now - timedelta(days=overview.MOST_DAYS),
                 "is_expired": bool(one.expires_at and one.expires_at <= now),
                 "old_until": one.previous_until if one.previous_until and one.previous_until > now else None,
@@ -82,9 +85,11 @@ def _key_page(
     whose = Whose(member.organization, member_id=member.pk)
     newest = overview.newest(whose, now=now, count=OWN_ROWS)
     days = overview.days_by_model(whose, until=now.astimezone(frame["zone"]).date(), count=DAYS)
+    stands = _standing(lambda: remaining.standing(member, now=now))
     page = {
         **part,
-        **_standing(lambda: remaining.standing(member, now=now)),
+        **stands,
+        **_prices(whose, stands["standing"], now),
         "public_url": settings.PUBLIC_URL.rstrip("/"),
         "example_model": EXAMPLE_MODEL,
         "days": days,
@@ -101,6 +106,16 @@ def _key_page(
     return render(request, "quotas/key.html", page, status=status)
 
 
+def _prices(whose: Whose, standing: Standing | None, now: datetime) -> dict[str, Any]:
+    """What one's requests cost by model, and how many more of them what is left is enough for."""
+    left = max(0, standing.spendable.left) if standing is not None and standing.blocking is None else None
+    rows = [
+        {"row": one, "more": left // one.median if left is not None and one.median else None}
+        for one in overview.typical(whose, now=now)[:MODELS_SHOWN]
+    ]
+    return {"prices": rows, "usual": rows[0] if rows else None}
+
+
 def _asking(request: HttpRequest, member: Member, form: AskForm | None, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
     """The member's requests for more, and the form for another one if it is open (`?ask=`, the limit's uuid or nothing)."""
     is_open = form is not None or "ask" in request.GET
@@ -112,7 +127,7 @@ def _asking(request: HttpRequest, member: Member, form: AskForm | None, zone: Zo
     about = next((limit for limit in found if str(limit.uuid) == chosen), None)
     return {
         "own_requests": [
-            {"row": row, "what": levels.own(row.limit) if row.limit else "A limit that is gone", "extra": levels.extra_text(row)}
+            {"row": row, "what": levels.own(row.limit) if row.limit else _("A limit that is gone"), "extra": levels.extra_text(row)}
             for row in requests.of_member(member)
         ],
         "asking": is_open,
@@ -173,7 +188,7 @@ def rotate_key(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse
     try:
         issued = keys.rotate(found, grace_seconds=grace, by=member.user, now=utc_now(), seen=request.POST.get("seen"))
     except DomainError as error:
-        messages.warning(request, f"{found.name} was not rotated: {error.message}")
+        messages.warning(request, _("%(key)s was not rotated: %(reason)s") % {"key": found.name, "reason": error.message})
         return _keys_page(member, found)
     return _key_page(request, member, issued=issued)
 
@@ -202,7 +217,7 @@ def ask_for_more(request: HttpRequest, member: Member) -> HttpResponse:
     except DomainError as error:
         form.add_error(error.facts.get("field", "limit"), error.message)
         return _key_page(request, member, ask_form=form, status=error.status)
-    messages.success(request, "Your request waits for your lead; the answer appears here.")
+    messages.success(request, _("Your request waits for your lead; the answer appears here."))
     return redirect("key", slug=member.organization.slug)
 
 
@@ -216,7 +231,7 @@ def withdraw_request(request: HttpRequest, member: Member, uuid: UUID) -> HttpRe
     try:
         requests.withdraw(found, by=member.user, now=utc_now())
     except DomainError as error:
-        messages.warning(request, f"Nothing was changed: {error.message}")
+        messages.warning(request, _("Nothing was changed: %(reason)s") % {"reason": error.message})
     return redirect("key", slug=member.organization.slug)
 
 
@@ -227,10 +242,10 @@ def revoke_key(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse
     found = tenancy.owned(ApiKey.objects.select_related("member"), member.organization, uuid)
     tenancy.demand(member, Action.USE_KEYS, of=found.member)
     if request.POST.get("confirm", "").strip() != found.name:
-        messages.warning(request, f"Nothing was revoked: the name typed was not {found.name}.")
+        messages.warning(request, _("Nothing was revoked: the name typed was not %(name)s.") % {"name": found.name})
     else:
         keys.revoke(found, by=member.user, now=utc_now())
-        messages.success(request, f"{found.name} is revoked. Its next request is refused.")
+        messages.success(request, _("%(key)s is revoked. Its next request is refused.") % {"key": found.name})
     return _keys_page(member, found)
 
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
@@ -19,7 +20,7 @@ from config.errors import DomainError
 from config.redis import RedisUnavailable
 from routing import polls, pools, upkeep
 from routing.models import Pool, PoolAccount
-from routing.pool_forms import AccountForm, MoveForm, StrategyForm, told
+from routing.pool_forms import AccountForm, MoveForm, PoolForm, StrategyForm, told
 from routing.pool_page import Shown, path, show
 
 
@@ -39,7 +40,7 @@ def _done(request: HttpRequest, member: Member, uuid: UUID, act: Callable[[PoolA
     try:
         messages.success(request, act(account))
     except DomainError as error:
-        messages.warning(request, f"Nothing was changed: {error.message}")
+        messages.warning(request, _("Nothing was changed: %(reason)s") % {"reason": error.message})
     return _back(member, account)
 
 
@@ -58,8 +59,26 @@ def change_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpResp
     except DomainError as error:
         told(form, "models" if "models" in error.message.lower() else "label", error)
         return show(request, member, pool=account.pool, shown=opened, status=error.status)
-    messages.success(request, f"{account.label} is as said from the next request on.")
+    messages.success(request, _("%(account)s is as said from the next request on.") % {"account": account.label})
     return _back(member, account)
+
+
+@never_cache
+@require_POST
+@tenancy.page(Action.MANAGE_POOL)
+def make_pool(request: HttpRequest, member: Member) -> HttpResponse:
+    """Another pool of the organization; the one of that name, if there is one."""
+    form = PoolForm(request.POST, auto_id="pool-%s")
+    if not form.is_valid():
+        return show(request, member, shown=Shown(pool_form=form), status=422)
+    try:
+        made = pools.set_pool(member.organization, form.cleaned_data["name"], by=member.user)
+    except DomainError as error:
+        form.add_error("name", error.message)
+        return show(request, member, shown=Shown(pool_form=form), status=error.status)
+    said = _("%(pool)s is there. Move accounts into it, or add one.") if made.is_new else _("There is a pool %(pool)s already.")
+    messages.success(request, said % {"pool": made.pool.name})
+    return redirect(path(member, made.pool))
 
 
 @require_POST
@@ -67,7 +86,7 @@ def change_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpResp
 def pause_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     def act(account: PoolAccount) -> str:
         upkeep.pause(account, by=member.user)
-        return f"{account.label} is paused: it takes no new request, and what runs on it ends there."
+        return _("%(account)s is paused: it takes no new request, and what runs on it ends there.") % {"account": account.label}
 
     return _done(request, member, uuid, act)
 
@@ -77,7 +96,7 @@ def pause_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespo
 def resume_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     def act(account: PoolAccount) -> str:
         upkeep.resume(account, by=member.user)
-        return f"{account.label} serves again from the next request on."
+        return _("%(account)s serves again from the next request on.") % {"account": account.label}
 
     return _done(request, member, uuid, act)
 
@@ -88,10 +107,14 @@ def remove_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpResp
     """Takes the account out if its name was typed in."""
     account = _account(member, uuid)
     if request.POST.get("confirm", "").strip() != account.label:
-        messages.warning(request, f"Nothing was taken out: the name typed was not {account.label}.")
+        messages.warning(request, _("Nothing was taken out: the name typed was not %(account)s.") % {"account": account.label})
         return _back(member, account)
     upkeep.remove(account, by=member.user)
-    messages.success(request, f"{account.label} is out of the pool, and its secrets are erased. What it carried stays in the log.")
+    messages.success(
+        request,
+        _("%(account)s is out of the pool, and its secrets are erased. What it carried stays in the log.")
+        % {"account": account.label},
+    )
     return _back(member, account)
 
 
@@ -101,13 +124,16 @@ def move_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespon
     account = _account(member, uuid)
     form = MoveForm(request.POST)
     if not form.is_valid():
-        messages.warning(request, "Nothing was changed: choose the pool to move it to.")
+        messages.warning(request, _("Nothing was changed: choose the pool to move it to."))
         return _back(member, account)
     pool = tenancy.owned(Pool.objects.all(), member.organization, form.cleaned_data["pool"])
 
     def act(account: PoolAccount) -> str:
         pools.move_account(account, pool, by=member.user)
-        return f"{account.label} is in {pool.name} now. What was known of its windows comes with the next poll."
+        return _("%(account)s is in %(pool)s now. What was known of its windows comes with the next poll.") % {
+            "account": account.label,
+            "pool": pool.name,
+        }
 
     return _done(request, member, uuid, act)
 
@@ -121,7 +147,7 @@ def new_link(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     try:
         link = upkeep.new_withdrawal_link(account, by=member.user)
     except DomainError as error:
-        messages.warning(request, f"Nothing was changed: {error.message}")
+        messages.warning(request, _("Nothing was changed: %(reason)s") % {"reason": error.message})
         return _back(member, account)
     return show(request, member, pool=account.pool, shown=Shown(link=link, link_of=account))
 
@@ -131,27 +157,33 @@ def new_link(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
 def poll_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     """Asks the account's upstream for its use, now; one that was asked a moment ago is not asked again."""
     account = _account(member, uuid)
-    said = _poll(account)
-    (messages.success if said.startswith("Asked") else messages.warning)(request, said)
+    has_answered, said = _poll(account)
+    (messages.success if has_answered else messages.warning)(request, said)
     return _back(member, account)
 
 
-def _poll(account: PoolAccount) -> str:
+def _poll(account: PoolAccount) -> tuple[bool, str]:
+    """Whether it answered, and what to say."""
     began, now = time.monotonic(), utc_now()
     try:
         found = polls.ask(account, now=now)
     except RedisUnavailable:
-        return "The live state does not answer, so there is nowhere to keep what the account says."
+        return False, _("The live state does not answer, so there is nowhere to keep what the account says.")
+    about = {"account": account.label}
     if found.outcome == polls.OK:
-        return f"Asked {account.label}, which answered in {display.duration(time.monotonic() - began)}."
+        took = display.duration(time.monotonic() - began)
+        return True, _("Asked %(account)s, which answered in %(took)s.") % {**about, "took": took}
     if found.outcome == polls.RECENT and account.polled_at is not None:
-        return f"{account.label} was asked {display.duration(now - account.polled_at)} ago; what it said is below."
-    said: dict[str, str] = {
-        polls.WINDOWLESS: f"{account.label} has no windows to ask for.",
-        polls.BUSY: f"{account.label} is being asked at this moment.",
-        polls.OUT: f"{account.label} needs sign-in: its upstream refuses it.",
-    }
-    return said.get(found.outcome, f"{account.label} gave no answer ({found.outcome}); it is asked again by itself.")
+        ago = display.duration(now - account.polled_at)
+        return False, _("%(account)s was asked %(ago)s ago; what it said is below.") % {**about, "ago": ago}
+    if found.outcome == polls.WINDOWLESS:
+        return False, _("%(account)s has no windows to ask for.") % about
+    if found.outcome == polls.BUSY:
+        return False, _("%(account)s is being asked at this moment.") % about
+    if found.outcome == polls.OUT:
+        return False, _("%(account)s needs sign-in: its upstream refuses it.") % about
+    said = _("%(account)s gave no answer (%(outcome)s); it is asked again by itself.")
+    return False, said % {**about, "outcome": found.outcome}
 
 
 @never_cache
@@ -169,6 +201,7 @@ def set_strategy(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespon
     except DomainError as error:
         told(form, "strategy", error)
         return show(request, member, pool=pool, shown=Shown(strategy_form=form), status=error.status)
-    name = pool.get_strategy_display().partition(":")[0]
-    messages.success(request, f"{pool.name} chooses by {name.lower()} from the next request on. Running turns stay where they are.")
+    name = pool.get_strategy_display().partition(":")[0].lower()
+    said = _("%(pool)s chooses by %(strategy)s from the next request on. Running turns stay where they are.")
+    messages.success(request, said % {"pool": pool.name, "strategy": name})
     return redirect(path(member, pool))

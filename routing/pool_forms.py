@@ -7,15 +7,20 @@ from decimal import Decimal
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_lazy
 
 from config.errors import DomainError
 from routing import capacity, upkeep
 from routing.models import Pool, PoolAccount
 
-PLANS = [("", "As the sign-in says"), *((name, name.replace("_", " ")) for name in capacity.DATED[-1].by_plan)]
+PLANS = [("", gettext_lazy("As the sign-in says")), *((name, name.replace("_", " ")) for name in capacity.DATED[-1].by_plan)]
 BY_KEY = [(PoolAccount.Kind.OPENAI.value, "OpenAI"), (PoolAccount.Kind.ANTHROPIC.value, "Anthropic")]
-KINDS = [*BY_KEY, (PoolAccount.Kind.COMPATIBLE.value, "Compatible endpoint")]
-DIALECTS = [("responses", "Responses"), ("chat", "Chat completions"), ("messages", "Messages (Anthropic)")]
+KINDS = [*BY_KEY, (PoolAccount.Kind.COMPATIBLE.value, gettext_lazy("Compatible endpoint"))]
+DIALECTS = [
+    ("responses", gettext_lazy("Responses")),
+    ("chat", gettext_lazy("Chat completions")),
+    ("messages", gettext_lazy("Messages (Anthropic)")),
+]
 LONGEST_MODELS = 2000
 
 
@@ -33,14 +38,21 @@ def told(form: forms.Form, field: str, error: DomainError) -> None:
 class AccountForm(forms.Form):
     """What a lead changes of an account; an empty cap, weight or list of models lifts it."""
 
-    label = forms.CharField(max_length=80, label="Name")
-    floor_percent = forms.IntegerField(min_value=0, max_value=100, label="Keep for its person, percent")
-    concurrency_cap = forms.IntegerField(min_value=1, max_value=upkeep.MOST_AT_ONCE, required=False, label="At once, at most")
-    priority = forms.IntegerField(min_value=-upkeep.HIGHEST_TIER, max_value=upkeep.HIGHEST_TIER, label="Tier")
-    weight = forms.DecimalField(
-        min_value=Decimal("0.001"), max_value=Decimal(1000), max_digits=7, decimal_places=3, required=False, label="Weight, in Plus"
+    label = forms.CharField(max_length=80, label=gettext_lazy("Name"))
+    floor_percent = forms.IntegerField(min_value=0, max_value=100, label=gettext_lazy("Keep for its person, percent"))
+    concurrency_cap = forms.IntegerField(
+        min_value=1, max_value=upkeep.MOST_AT_ONCE, required=False, label=gettext_lazy("At once, at most")
     )
-    models = forms.CharField(max_length=LONGEST_MODELS, required=False, label="Only these models")
+    priority = forms.IntegerField(min_value=-upkeep.HIGHEST_TIER, max_value=upkeep.HIGHEST_TIER, label=gettext_lazy("Tier"))
+    weight = forms.DecimalField(
+        min_value=Decimal("0.001"),
+        max_value=Decimal(1000),
+        max_digits=7,
+        decimal_places=3,
+        required=False,
+        label=gettext_lazy("Weight, in Plus"),
+    )
+    models = forms.CharField(max_length=LONGEST_MODELS, required=False, label=gettext_lazy("Only these models"))
 
     def fields_set(self) -> dict[str, Any]:
         """For `upkeep.change`."""
@@ -58,13 +70,15 @@ class AccountForm(forms.Form):
 class StrategyForm(forms.Form):
     """How a pool chooses: room in turns, what one Plus is taken to carry."""
 
-    strategy = forms.ChoiceField(choices=Pool.Strategy.choices, label="Strategy")
-    safety = forms.DecimalField(min_value=1, max_value=20, max_digits=4, decimal_places=2, label="Room for a fresh turn, in turns")
-    loyalty = forms.DecimalField(
-        min_value=0, max_value=10, max_digits=4, decimal_places=2, label="A warm session stays above, in turns"
+    strategy = forms.ChoiceField(choices=Pool.Strategy.choices, label=gettext_lazy("Strategy"))
+    safety = forms.DecimalField(
+        min_value=1, max_value=20, max_digits=4, decimal_places=2, label=gettext_lazy("Room for a fresh turn, in turns")
     )
-    base_short = forms.IntegerField(min_value=1, max_value=10**8, label="One Plus carries in 5 hours, credits")
-    base_weekly = forms.IntegerField(min_value=1, max_value=10**8, label="One Plus carries in a week, credits")
+    loyalty = forms.DecimalField(
+        min_value=0, max_value=10, max_digits=4, decimal_places=2, label=gettext_lazy("A warm session stays above, in turns")
+    )
+    base_short = forms.IntegerField(min_value=1, max_value=10**8, label=gettext_lazy("One Plus carries in 5 hours, credits"))
+    base_weekly = forms.IntegerField(min_value=1, max_value=10**8, label=gettext_lazy("One Plus carries in a week, credits"))
 
     def fields_set(self) -> dict[str, Any]:
         """For `pools.set_strategy`."""
@@ -78,20 +92,28 @@ class StrategyForm(forms.Form):
         }
 
 
+class PoolForm(forms.Form):
+    """Another pool."""
+
+    name = forms.CharField(max_length=80, label=gettext_lazy("Its name"))
+
+
 class ExplainForm(forms.Form):
     """Where a request for a model would go."""
 
-    model = forms.CharField(max_length=120, label="Model")
-    effort = forms.CharField(max_length=20, required=False, label="Reasoning effort")
-    dialect = forms.ChoiceField(choices=DIALECTS, required=False, label="API")
+    model = forms.CharField(max_length=120, label=gettext_lazy("Model"))
+    effort = forms.CharField(max_length=20, required=False, label=gettext_lazy("Reasoning effort"))
+    dialect = forms.ChoiceField(choices=DIALECTS, required=False, label=gettext_lazy("API"))
 
 
 class PlaceForm(forms.Form):
     """Where a new account begins: what its person keeps, and its tier; empty: as every new one of its kind."""
 
-    floor_percent = forms.IntegerField(min_value=0, max_value=100, required=False, label="Keep for its person, percent")
+    floor_percent = forms.IntegerField(
+        min_value=0, max_value=100, required=False, label=gettext_lazy("Keep for its person, percent")
+    )
     priority = forms.IntegerField(
-        min_value=-upkeep.HIGHEST_TIER, max_value=upkeep.HIGHEST_TIER, required=False, label="Tier, the lowest first"
+        min_value=-upkeep.HIGHEST_TIER, max_value=upkeep.HIGHEST_TIER, required=False, label=gettext_lazy("Tier, the lowest first")
     )
 
     def place(self) -> dict[str, int]:
@@ -103,11 +125,15 @@ class PlaceForm(forms.Form):
 class SignInForm(PlaceForm):
     """The begin of a sign-in, in a browser or on a device."""
 
-    label = forms.CharField(max_length=80, required=False, label="Name")
-    plan = forms.ChoiceField(choices=PLANS, required=False, label="Plan")
+    label = forms.CharField(max_length=80, required=False, label=gettext_lazy("Name"))
+    plan = forms.ChoiceField(choices=PLANS, required=False, label=gettext_lazy("Plan"))
     # A tick and nothing else: what is accepted is recorded.
     accept_terms = forms.TypedChoiceField(
-        choices=[("on", "")], coerce=bool, empty_value="", required=False, label="I accept these terms for the organization"
+        choices=[("on", "")],
+        coerce=bool,
+        empty_value="",
+        required=False,
+        label=gettext_lazy("I accept these terms for the organization"),
     )
 
 
@@ -118,20 +144,20 @@ class FilesForm(SignInForm):
 class CallbackForm(PlaceForm):
     """The end of a sign-in in a browser."""
 
-    pasted = forms.CharField(max_length=20_000, label="The address that the browser ended at")
+    pasted = forms.CharField(max_length=20_000, label=gettext_lazy("The address that the browser ended at"))
 
 
 class KeyForm(PlaceForm):
     """An API key, of OpenAI, of Anthropic, or for an endpoint that is compatible with OpenAI's."""
 
-    kind = forms.ChoiceField(choices=KINDS, label="Of")
-    label = forms.CharField(max_length=80, label="Name")
-    api_key = forms.CharField(max_length=1000, label="API key", widget=forms.PasswordInput)
-    base_url = forms.CharField(max_length=200, required=False, label="Base URL")
-    models = forms.CharField(max_length=LONGEST_MODELS, required=False, label="Only these models")
+    kind = forms.ChoiceField(choices=KINDS, label=gettext_lazy("Of"))
+    label = forms.CharField(max_length=80, label=gettext_lazy("Name"))
+    api_key = forms.CharField(max_length=1000, label=gettext_lazy("API key"), widget=forms.PasswordInput)
+    base_url = forms.CharField(max_length=200, required=False, label=gettext_lazy("Base URL"))
+    models = forms.CharField(max_length=LONGEST_MODELS, required=False, label=gettext_lazy("Only these models"))
 
 
 class MoveForm(forms.Form):
     """Into which pool of the organization."""
 
-    pool = forms.UUIDField(label="Pool")
+    pool = forms.UUIDField(label=gettext_lazy("Pool"))

@@ -4,7 +4,7 @@ What is open stands in the query (`?add=`, `?open=`, `?pool=`, `?model=`), so ev
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,10 +14,12 @@ from django.db.models import Max
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from accounts import context, permissions, tenancy
+from accounts import context, locales, permissions, tenancy
 from accounts.models import AuditEvent, Member
 from accounts.permissions import Action
 from config import snapshot
@@ -30,7 +32,17 @@ from routing.errors import NoAccountAvailable
 from routing.explanation import Explanation
 from routing.joining import Outcome
 from routing.models import Pool, PoolAccount
-from routing.pool_forms import AccountForm, CallbackForm, ExplainForm, FilesForm, KeyForm, PlaceForm, SignInForm, StrategyForm
+from routing.pool_forms import (
+    AccountForm,
+    CallbackForm,
+    ExplainForm,
+    FilesForm,
+    KeyForm,
+    PlaceForm,
+    PoolForm,
+    SignInForm,
+    StrategyForm,
+)
 from routing.snapshots import PoolSnapshot
 from routing.standing import Reading, Standing
 
@@ -40,19 +52,33 @@ SIGN_INS = frozenset({BROWSER, DEVICE, FILES})
 
 SENTENCES: Mapping[str, tuple[str, str]] = {
     Pool.Strategy.PACE: (
-        "Pace",
-        "Each new turn goes to the account that is furthest behind in using up its week and has its five hours freest, only where "
-        "the whole turn fits; a warm conversation stays where it is.",
+        gettext_noop("Pace"),
+        gettext_noop(
+            "Each new turn goes to the account that is furthest behind in using up its week and has its five hours freest, only "
+            "where the whole turn fits; a warm conversation stays where it is."
+        ),
     ),
-    Pool.Strategy.CAPACITY_WEIGHTED: ("Capacity weighted", "Drawn by lot, in proportion to what is left of each week."),
+    Pool.Strategy.CAPACITY_WEIGHTED: (
+        gettext_noop("Capacity weighted"),
+        gettext_noop("Drawn by lot, in proportion to what is left of each week."),
+    ),
     Pool.Strategy.RELATIVE_AVAILABILITY: (
-        "Relative availability",
-        "Drawn by lot among the five with the most left for the time to their reset.",
+        gettext_noop("Relative availability"),
+        gettext_noop("Drawn by lot among the five with the most left for the time to their reset."),
     ),
-    Pool.Strategy.RESET_DRAIN: ("Soonest reset first", "Empties the account that resets next, by the day."),
-    Pool.Strategy.USAGE_WEIGHTED: ("Least used first", "Takes the account whose week is used the least."),
-    Pool.Strategy.ROUND_ROBIN: ("Round robin", "Each in turn, whatever it has left."),
-    Pool.Strategy.FILL_FIRST: ("Fill first", "Uses one account up before it begins the next."),
+    Pool.Strategy.RESET_DRAIN: (
+        gettext_noop("Soonest reset first"),
+        gettext_noop("Empties the account that resets next, by the day."),
+    ),
+    Pool.Strategy.USAGE_WEIGHTED: (
+        gettext_noop("Least used first"),
+        gettext_noop("Takes the account whose week is used the least."),
+    ),
+    Pool.Strategy.ROUND_ROBIN: (gettext_noop("Round robin"), gettext_noop("Each in turn, whatever it has left.")),
+    Pool.Strategy.FILL_FIRST: (
+        gettext_noop("Fill first"),
+        gettext_noop("Uses one account up before it begins the next."),
+    ),
 }
 
 
@@ -67,6 +93,7 @@ class Shown:
     account_id: str = ""
     account_form: AccountForm | None = None
     strategy_form: StrategyForm | None = None
+    pool_form: PoolForm | None = None
     link: str = field(default="", repr=False)
     link_of: PoolAccount | None = None
 
@@ -124,10 +151,11 @@ def show(
         "gone": [row for row in rows.values() if row.status == PoolAccount.Status.WITHDRAWN],
         "sick": _sick(member, found),
         "trouble": trouble,
-        "month": now.astimezone(frame["zone"]).strftime("%b"),
+        "month": locales.current().months_above[now.astimezone(frame["zone"]).month - 1],
         "path": path(member),
         "query": f"?pool={chosen.uuid}&" if chosen is not None and len(own) > 1 else "?",
         "may_manage": may_manage,
+        "pool_form": shown.pool_form or PoolForm(auto_id="pool-%s"),
         "link": shown.link,
         "link_of": shown.link_of,
         **_strategy(chosen, shown),
@@ -158,7 +186,7 @@ def _read(pool: PoolSnapshot | None) -> tuple[Reading | None, str]:
     try:
         return standing.read(pool), ""
     except RedisUnavailable:
-        return None, "The live state does not answer. What is stored is shown below; new requests are refused until it does."
+        return None, _("The live state does not answer. What is stored is shown below; new requests are refused until it does.")
 
 
 # ----------------------------------------------------------------------------------------------------------- numbers
@@ -248,8 +276,8 @@ def _strategy(pool: PoolSnapshot | None, shown: Shown) -> dict[str, Any]:
     told = [
         {
             "value": value,
-            "name": SENTENCES[value][0],
-            "sentence": SENTENCES[value][1],
+            "name": _(SENTENCES[value][0]),
+            "sentence": _(SENTENCES[value][1]),
             "is_used": value == pool.strategy,
             "is_chosen": value == chosen,
         }
@@ -276,7 +304,8 @@ def _explained(request: HttpRequest, member: Member, pool: PoolSnapshot | None, 
             now=now,
         )
     except RedisUnavailable:
-        return {"explain_form": form, "explained": None, "unexplained": "The live state does not answer, so nobody can say."}
+        return {"explain_form": form, "explained": None, "unexplained": _("The live state does not answer, so nobody can say.")}
+    told = replace(told, refusal=_(told.refusal) if told.refusal else "")
     return {"explain_form": form, "explained": told, "explained_rows": _told_rows(told), "unexplained": ""}
 
 
@@ -284,7 +313,7 @@ def _told_rows(told: Explanation) -> list[dict[str, Any]]:
     """The accounts of an explanation, with the moment of `… until …` for the organization's zone to be written in."""
     rows = []
     for row in told.accounts:
-        why, _, moment = row["why"].rpartition(" until ")
+        why, _until, moment = row["why"].rpartition(" until ")
         try:
             until = datetime.fromisoformat(moment) if why else None
         except ValueError:
@@ -296,7 +325,7 @@ def _told_rows(told: Explanation) -> list[dict[str, Any]]:
             for name in ("used_5h", "used_week")
         }
         amounts = {name: None if row[name] is None else _micro(row[name]) for name in ("room", "held")}
-        rows.append({**row, **left, **amounts, "why": text, "until": until})
+        rows.append({**row, **left, **amounts, "why": _(text), "until": until})
     return rows
 
 
@@ -336,7 +365,7 @@ def _joining(request: HttpRequest, member: Member, shown: Shown, now: datetime) 
         "over": over,
         "join_form": form,
         "outcomes": shown.outcomes,
-        "terms": [part.replace("\n", " ") for part in terms.SIGN_IN_TERMS.split("\n\n")],
+        "terms": [_(part) for part in terms.PARAGRAPHS],
         "terms_accepted_at": organization.sign_in_terms_accepted_at,
         "may_accept": permissions.can(member, Action.MANAGE_ORGANIZATION),
     }

@@ -7,6 +7,7 @@ from routing import account_page, joining_page, pages, pool_page
 urlpatterns = [
     path("withdraw/<str:token>", pages.withdraw, name="withdraw"),
     path("o/<slug:slug>/pool", pool_page.pool_page, name="pool"),
+    path("o/<slug:slug>/pool/new", account_page.make_pool, name="make_pool"),
     path("o/<slug:slug>/pool/add/browser", joining_page.begin_browser, name="begin_browser"),
     path("o/<slug:slug>/pool/add/browser/<uuid:uuid>", joining_page.end_browser, name="end_browser"),
     path("o/<slug:slug>/pool/add/device", joining_page.begin_device, name="begin_device"),

@@ -168,6 +168,7 @@ RULES: dict[str, Rule] = {
     "o/<slug:slug>/alerts/<uuid:uuid>/acknowledge": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/overview": Rule(get=(404,), post=(405,)),
     "o/<slug:slug>/pool": Rule(get=(404,), post=(405,)),
+    "o/<slug:slug>/pool/new": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/pool/add/browser": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/pool/add/browser/<uuid:uuid>": Rule(get=(405,), post=(404,)),
     "o/<slug:slug>/pool/add/device": Rule(get=(405,), post=(404,)),

@@ -72,7 +72,9 @@ def test_who_is_not_signed_in_is_asked_to(developer: Member) -> None:
 def test_navigation_leads_only_where_the_role_may_go(developer: Member) -> None:
     page = made.signed_in(developer).get(made.path(developer)).content.decode()
     links = re.findall(r'<a href="(/o/[^"]+)"', page.split('<nav class="nav"')[1].split("</nav>")[0])
-    assert links == [made.path(developer, page) for page in ("key", "overview", "requests", "alerts", "usage", "jobs", "settings/tokens")]
+    assert links == [
+        made.path(developer, page) for page in ("key", "overview", "requests", "alerts", "usage", "jobs", "settings/tokens")
+    ]
     finance = factories.member(developer.organization, role="finance")
     page = made.signed_in(finance).get(made.path(finance, "overview")).content.decode()
     links = re.findall(r'<a href="(/o/[^"]+)"', page.split('<nav class="nav"')[1].split("</nav>")[0])
@@ -332,3 +334,22 @@ def test_the_number_of_queries_does_not_grow(developer: Member) -> None:
     with CaptureQueriesContext(connection) as many:
         assert client.get(made.path(developer)).status_code == 200
     assert len(many) == len(few)
+
+
+def test_what_a_request_costs_is_told_by_model_from_ones_own_use() -> None:
+    organization = factories.organization()
+    member, other = factories.member(organization), factories.member(organization)
+    key = factories.api_key(member).row
+    page = made.signed_in(member).get(made.path(member)).content.decode()
+    assert "Nothing to go by yet" in page
+    for credits in (1, 2, 3, 4, 50):
+        made.used(key, credits * made.CREDIT, model="gpt-5.5")
+    made.used(key, 7 * made.CREDIT, model="gpt-6.1-sol")
+    made.used(key, 99 * made.CREDIT, model="gpt-6.1-sol", status="failed")
+    made.used(factories.api_key(other).row, 500 * made.CREDIT, model="gpt-6-luna")
+    page = made.signed_in(member).get(made.path(member)).content.decode()
+    [card] = re.findall(r'<section class="card flush" id="prices".*?</section>', page, re.S)
+    rows = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in re.findall(r"<tr>.*?</tr>", card, re.S)][1:]
+    assert [row.rsplit(" ", 2)[0] for row in rows] == ["gpt-5.5 3.00 50.00 5", "gpt-6.1-sol 7.00 7.00 1"]
+    assert "of your usual gpt-5.5 requests." in page
+    assert "166 credits" in page.split('id="keys"')[1].split("Name of a new key")[0]

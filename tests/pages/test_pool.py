@@ -407,3 +407,17 @@ def test_times_are_in_the_organizations_zone(world: World) -> None:
     assert "Times in Europe/Berlin" in page
     assert shown
     assert {moment[-5:] for moment in shown} == {f"{resets.astimezone(ZoneInfo('Europe/Berlin')):%H:%M}"}
+
+
+def test_another_pool_is_made_and_a_name_twice_is_the_one_that_is_there(world: World) -> None:
+    client = made.signed_in(world.lead)
+    for _ in range(2):
+        answered = client.post(made.path(world.lead, "pool/new"), {"name": " Night shift "})
+        [pool] = Pool.objects.filter(organization=world.lead.organization, name="Night shift")
+        assert answered["Location"] == f"{made.path(world.lead, 'pool')}?pool={pool.uuid}"
+    page = client.get(answered["Location"]).content.decode()
+    assert "There is a pool Night shift already." in page
+    refused = client.post(made.path(world.lead, "pool/new"), {"name": "a\u202eb"})
+    assert (refused.status_code, "1 to 80 printable characters" in refused.content.decode()) == (400, True)
+    developer = factories.member(world.lead.organization)
+    assert made.signed_in(developer).post(made.path(developer, "pool/new"), {"name": "x"}).status_code == 403
