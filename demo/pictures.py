@@ -76,6 +76,7 @@ PAGES = (
     Page("my-requests", "developer", "requests"),
     Page("my-usage", "developer", "usage"),
     Page("my-jobs", "developer", "jobs"),
+    Page("my-tokens", "developer", "settings/tokens"),
     Page("pool-glance", "developer", "pool"),
     Page("forbidden", "developer", "members", status=403),
     Page("finance-usage", "finance", "usage"),
