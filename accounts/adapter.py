@@ -1,6 +1,7 @@
 """How allauth behaves here."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
@@ -8,6 +9,7 @@ from allauth.account.internal.flows import login as login_flow
 from allauth.account.models import Login
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
+from django.core.mail import EmailMessage
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -16,6 +18,10 @@ from django.utils.translation import gettext_lazy as _
 from accounts.models import User
 
 logger = logging.getLogger(__name__)
+
+mailing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mail")
+"""Sends, one after the other, what no answer may wait for."""
+RESET = "account/email/password_reset_key"
 
 
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth has no types
@@ -46,6 +52,15 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
         path: str = reverse("account_reset_password_from_key", kwargs={"uidb36": "UID", "key": "KEY"})
         return f"{settings.PUBLIC_URL}{path.replace('UID-KEY', key)}"
 
+    def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
+        """The way back to a lost password is sent beside the answer: how long the mail server takes, or that it takes nothing,
+        would tell who signs in here."""
+        if template_prefix != RESET:
+            super().send_mail(template_prefix, email, context)
+            return
+        message = self.render_mail(template_prefix, email, {"request": self.request, "email": email, **context})
+        mailing.submit(_send, message)
+
     def format_email_subject(self, subject: Any) -> str:
         """Subjects begin with the product's name; allauth would put the host's."""
         return f"Weir: {subject}"
@@ -74,6 +89,13 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ha
             super().send_notification_mail(template_prefix, user, context, email)
         except OSError as error:
             logger.warning("person not told", extra={"template": template_prefix, "error": type(error).__name__})
+
+
+def _send(message: EmailMessage) -> None:
+    try:
+        message.send()
+    except Exception as error:
+        logger.warning("no link for a lost password was sent", extra={"error": type(error).__name__})
 
 
 def signed_in_by_password(request: HttpRequest, user: User, *, to: str) -> HttpResponse:

@@ -1,15 +1,17 @@
 """Signing in: attempts are limited by the client's real address, nobody signs up, a lost password comes back by e-mail."""
 
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.core import mail
 from django.core.cache import cache
+from django.core.mail.backends.base import BaseEmailBackend
 from django.test import Client
 
-from accounts import members
+from accounts import adapter, members
 from accounts.models import User
 from tests import factories
 
@@ -61,6 +63,12 @@ def test_a_forged_header_does_not_hide_who_is_guessing(person: tuple[str, str], 
     assert sign_in(email, password, REMOTE_ADDR="203.0.113.5", HTTP_X_FORWARDED_FOR="198.51.100.7")
 
 
+def mailed() -> list[Any]:
+    """What was sent, once it is."""
+    adapter.mailing.submit(lambda: None).result(20)
+    return mail.outbox
+
+
 def test_nobody_signs_up() -> None:
     before = User.objects.count()
     answer = Client().post("/accounts/signup/", {"email": "new@example.org", "password1": "x" * 20, "password2": "x" * 20})
@@ -73,7 +81,7 @@ def test_a_lost_password_comes_back_by_a_link_below_the_public_url(person: tuple
     email, old = person
     answer = Client(headers={"host": "localhost"}).post("/accounts/password/reset/", {"email": email})
     assert answer.status_code == 302
-    (message,) = mail.outbox
+    (message,) = mailed()
     assert message.to == [email]
     assert message.subject.startswith("Weir: ")
     found = re.search(r"https://weir\.example(/accounts/password/reset/key/\S+)", str(message.body))
@@ -90,4 +98,27 @@ def test_a_lost_password_comes_back_by_a_link_below_the_public_url(person: tuple
 def test_an_unknown_address_is_answered_the_same_and_gets_no_mail(person: tuple[str, str]) -> None:
     answers = [Client().post("/accounts/password/reset/", {"email": email}) for email in (person[0], "nobody@example.org")]
     assert [(answer.status_code, answer["Location"]) for answer in answers] == [(302, "/accounts/password/reset/done/")] * 2
-    assert [message.to for message in mail.outbox] == [[person[0]]]
+    assert [message.to for message in mailed()] == [[person[0]]]
+
+
+class Server(BaseEmailBackend):
+    """A mail server that is asked, and after a while takes nothing."""
+
+    asked, answers = threading.Event(), threading.Event()
+
+    def send_messages(self, email_messages: Any) -> int:
+        self.asked.set()
+        assert self.answers.wait(20)
+        raise ConnectionRefusedError
+
+
+def test_a_mail_server_tells_nobody_who_signs_in_here(person: tuple[str, str], settings: Any) -> None:
+    """Neither by the time it takes nor by its fault."""
+    settings.EMAIL_BACKEND = f"{__name__}.Server"
+    try:
+        answers = [Client().post("/accounts/password/reset/", {"email": email}) for email in (person[0], "nobody@example.org")]
+        assert [(answer.status_code, answer["Location"]) for answer in answers] == [(302, "/accounts/password/reset/done/")] * 2
+        assert Server.asked.wait(20)
+    finally:
+        Server.answers.set()
+    assert mailed() == []
