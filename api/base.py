@@ -173,7 +173,7 @@ class Resource(OrganizationView):
             throttling.of_failure(request._request)
             raise
         caller = self.caller(request)
-        throttling.of_caller(f"t{caller.token.pk}" if caller.token is not None else f"m{caller.member.pk}")
+        throttling.of_caller(caller.member.pk, caller.token.pk if caller.token is not None else None)
         about = self.operation(request.method or "")
         if about is None:
             raise MethodNotAllowed(request.method or "")

@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from django.conf import settings
 from django.db.models import Model, Q, QuerySet
+from django.utils.encoding import force_bytes
 from rest_framework.request import Request
 
 from api.errors import CursorInvalid
@@ -122,8 +123,8 @@ def _opened(raw: bytes, about: bytes) -> bytes:
     raise InvalidTag
 
 
-def _key(secret: str) -> bytes:
-    return hashlib.sha256(f"{_SALT}:{secret}".encode()).digest()
+def _key(secret: str | bytes) -> bytes:
+    return hashlib.sha256(f"{_SALT}:".encode() + force_bytes(secret)).digest()
 
 
 def _spelt(raw: bytes) -> str:

@@ -1,4 +1,5 @@
-"""How many calls are taken: per token, and of failed ones per address. In Redis, so that all processes count together.
+"""How many calls are taken: per token, per member with all their tokens, and of failed ones per address. In Redis, so that all
+processes count together.
 
 Without Redis nothing is held back: what would be harmed by that is guarded elsewhere, and a token cannot be guessed.
 """
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE = 5
 """A fifth of a minute's calls may come at once."""
+MOST_TOKENS_WORTH = 5
+"""However many tokens a member makes, together they may call as often as so many."""
 FAILED_PER_MINUTE, FAILED_AT_ONCE = 60, 30
 
 
@@ -27,11 +30,14 @@ def _script() -> weir_redis.Script:
     return weir_redis.Script("api.throttle", (Path(__file__).parent / "lua" / "throttle.lua").read_text())
 
 
-def of_caller(name: str) -> None:
-    """Counts a call of a token or key. Raises Throttled. API_REQUESTS_PER_MINUTE 0 holds nobody back."""
+def of_caller(member_id: int, token_id: int | None) -> None:
+    """Counts a call of a token, or (None) of a key. Raises Throttled. API_REQUESTS_PER_MINUTE 0 holds nobody back."""
     rate = settings.API_REQUESTS_PER_MINUTE
     if rate:
+        name = f"t{token_id}" if token_id is not None else f"m{member_id}"
         _take(f"api:calls:{name}", rate, max(1, rate // AT_ONCE), "Too many calls with this token.")
+        rate *= MOST_TOKENS_WORTH
+        _take(f"api:calls:all:{member_id}", rate, max(1, rate // AT_ONCE), "Too many calls with all of your tokens.")
 
 
 def of_failure(request: HttpRequest) -> None:

@@ -341,6 +341,15 @@ def test_too_many_calls_of_a_token_are_told_when_to_come_back(owner: Caller, set
     assert Caller(owner.member).get("me").status_code == 200
 
 
+def test_more_tokens_are_not_ever_more_calls(owner: Caller, settings: Any) -> None:
+    """Anybody may make tokens: all of one member together call as often as five would, whoever else calls."""
+    settings.API_REQUESTS_PER_MINUTE = 5
+    answers = [Caller(owner.member).get("me") for _ in range(7)]
+    assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
+    assert answers[-1].json()["error"]["message"].startswith("Too many calls with all of your tokens. Try again in ")
+    assert Caller(factories.member(owner.member.organization)).get("me").status_code == 200
+
+
 def test_too_many_failed_calls_of_an_address_are_held_back_and_nobody_else(
     owner: Caller, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
