@@ -240,7 +240,7 @@ def _open(tab: Any, url: str, slug: str, page: Page, login: Login | None) -> lis
 
 
 def _path(tab: Any) -> str:
-    return urlsplit(tab.url).path
+    return urlsplit(str(tab.url)).path
 
 
 def _wrong(tab: Any, mode: Mode) -> list[str]:
