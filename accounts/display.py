@@ -138,10 +138,26 @@ def day(on: date, today: date) -> str:
     )
 
 
+def day_alone(on: date) -> str:
+    """Always with its year: `18 Nov 2026`, `08 Nov 2026`."""
+    locale = locales.current()
+    found = locale.day_and_year.format(
+        weekday="", day=f"{on.day:02d}", month=locale.months[on.month - 1], number=on.month, year=on.year
+    )
+    return found.strip()
+
+
 def long_day(on: date) -> str:
     """For papers: `18 November 2026`."""
     locale = locales.current()
     return locale.long_day.format(day=on.day, month=locale.long_months[on.month - 1], year=on.year)
+
+
+def month(of: date, today: date) -> str:
+    """`November`, with the year if it is not this one."""
+    locale = locales.current()
+    name = locale.months_alone[of.month - 1]
+    return name if of.year == today.year else locale.month_and_year.format(month=name, year=of.year)
 
 
 def count(number: int) -> str:

@@ -12,6 +12,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -21,7 +22,7 @@ from accounts.models import IdentityProvider, User
 from accounts.social_adapter import OrganizationAdapter, is_ours
 from config.errors import DomainError
 
-UNKNOWN = "No provider is set up for this address. Sign in with your password, or ask an owner of your organization."
+UNKNOWN = gettext_noop("No provider is set up for this address. Sign in with your password, or ask an owner of your organization.")
 
 
 class _Callback(OAuth2CallbackView):  # type: ignore[misc]  # allauth has no types

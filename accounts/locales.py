@@ -16,10 +16,15 @@ class Locale:
     months: tuple[str, ...]
     """Short, as they stand behind a day's number."""
     long_months: tuple[str, ...]
+    months_alone: tuple[str, ...]
+    """As a month is called without a day, to be chosen."""
+    months_above: tuple[str, ...]
+    """The same, short, above a column."""
     day: str
     """Of `weekday`, `day`, `month` (its name) and `number` (its number)."""
     day_and_year: str
     long_day: str
+    month_and_year: str
     days_unit: str
     hours: str
     minutes: str
@@ -40,9 +45,15 @@ ENGLISH = Locale(
         "January", "February", "March", "April", "May", "June",
         "July", "August", "September", "October", "November", "December",
     ),
+    months_alone=(
+        "January", "February", "March", "April", "May", "June",
+        "July", "August", "September", "October", "November", "December",
+    ),
+    months_above=("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
     day="{weekday} {day} {month}",
     day_and_year="{weekday} {day} {month} {year}",
     long_day="{day} {month} {year}",
+    month_and_year="{month} {year}",
     days_unit="d",
     hours="h",
     minutes="min",
@@ -58,9 +69,15 @@ RUSSIAN = Locale(
         "января", "февраля", "марта", "апреля", "мая", "июня",
         "июля", "августа", "сентября", "октября", "ноября", "декабря",
     ),
+    months_alone=(
+        "Январь", "Февраль", "Март", "Апрель", "Май", "Июнь",
+        "Июль", "Август", "Сентябрь", "Октябрь", "Ноябрь", "Декабрь",
+    ),
+    months_above=("янв", "фев", "март", "апр", "май", "июнь", "июль", "авг", "сен", "окт", "ноя", "дек"),
     day="{weekday} {day} {month}",
     day_and_year="{weekday} {day} {month} {year}",
     long_day="{day} {month} {year}",
+    month_and_year="{month} {year}",
     days_unit="д",
     hours="ч",
     minutes="мин",
@@ -73,9 +90,12 @@ VIETNAMESE = Locale(
     weekdays=("T2", "T3", "T4", "T5", "T6", "T7", "CN"),
     months=tuple(str(number) for number in range(1, 13)),
     long_months=tuple(f"tháng {number}" for number in range(1, 13)),
+    months_alone=tuple(f"Tháng {number}" for number in range(1, 13)),
+    months_above=tuple(f"Thg {number}" for number in range(1, 13)),
     day="{weekday} {day}/{number}",
     day_and_year="{weekday} {day}/{number}/{year}",
     long_day="{day} {month}, {year}",
+    month_and_year="{month}/{year}",
     days_unit="ngày",
     hours="giờ",
     minutes="phút",

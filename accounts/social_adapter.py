@@ -17,6 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
 
 from accounts import identity, identity_http, identity_tokens, vouching
 from accounts.errors import ProviderUnreachable, SignInRefused
@@ -63,7 +64,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
         claims = getattr(sociallogin, "claims", None)
         provider = sociallogin.provider
         if not isinstance(claims, Claims) or not isinstance(provider, OrganizationProvider):
-            raise SignInRefused("This is no sign-in by an organization’s provider.")
+            raise SignInRefused(_("This is no sign-in by an organization’s provider."))
         admitted = identity.admit(provider.row, claims, now=utc_now())
         vouching.sign_in(request, admitted.user, provider.row, admitted.link)
         target = sociallogin.state.get("next") or ""
@@ -142,7 +143,7 @@ class OrganizationAdapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # 
     ) -> dict[str, Any]:
         row = app.row
         if request.GET.get("iss", row.issuer) != row.issuer:
-            raise SignInRefused("The answer is of another issuer.")
+            raise SignInRefused(_("The answer is of another issuer."))
         form = {
             "grant_type": "authorization_code",
             "code": request.GET.get("code", ""),
@@ -158,9 +159,12 @@ class OrganizationAdapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # 
             basic = (row.client_id, secret)
         answer = identity_http.fetch(self.discovery.token, name="The token endpoint", form=form, basic=basic)
         if answer.status != 200:
-            raise SignInRefused(f"{row.name} did not take the sign-in: its token endpoint answered {answer.status}. Sign in again.")
+            raise SignInRefused(
+                _("%(name)s did not take the sign-in: its token endpoint answered %(status)s. Sign in again.")
+                % {"name": row.name, "status": answer.status}
+            )
         if not isinstance(answer.body.get("access_token"), str) or not isinstance(answer.body.get("id_token"), str):
-            raise ProviderUnreachable("The token endpoint answered without an id_token.")
+            raise ProviderUnreachable(_("The token endpoint answered without an id_token."))
         return dict(answer.body)
 
     def parse_token(self, data: Mapping[str, Any]) -> SocialToken:

@@ -10,10 +10,11 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST, require_safe
 
-from accounts import context, permissions, tenancy
+from accounts import context, display, permissions, tenancy
 from accounts.models import Member
 from accounts.permissions import Action
 from billing import changes, csvfile, exports, ledger, monthly_told, plans, statement
@@ -76,7 +77,7 @@ def keep_plan(request: HttpRequest, member: Member) -> HttpResponse:
     if subscription is None:
         raise Http404
     changes.keep_plan(subscription, by=member.user, now=utc_now())
-    messages.success(request, f"{subscription.plan.name} goes on with the next period.")
+    messages.success(request, _("%(plan)s goes on with the next period.") % {"plan": subscription.plan.name})
     return redirect("invoices", slug=member.organization.slug)
 
 
@@ -170,8 +171,10 @@ def _preview(subscription: Subscription, plan: Plan, when: str, now: datetime) -
 
 def _told(change: Change, when: str) -> str:
     if when == NOW:
-        return f"{change.plan_after} holds from now on."
-    return f"{change.plan_after} takes over on {change.effective_at.astimezone(UTC):%d %b %Y, %H:%M} UTC."
+        return _("%(plan)s holds from now on.") % {"plan": change.plan_after}
+    at = change.effective_at.astimezone(UTC)
+    day = display.day_alone(at.date())
+    return _("%(plan)s takes over on %(day)s, %(time)s UTC.") % {"plan": change.plan_after, "day": day, "time": f"{at:%H:%M}"}
 
 
 def _uuid(text: str) -> UUID | None:

@@ -5,14 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
+from accounts import display, locales
 from accounts.models import Organization
 from billing import pricing
-from billing.credits import MICRO, text
+from billing.credits import text
 from billing.errors import ImplausibleUsage
 from billing.models import Rate, RateOverride
 from billing.tokens import TokenUsage
 
 TIMES, BY = "×", "÷"
+CACHE_WRITE = gettext_noop("Cache write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +95,11 @@ def explain(line: Mapping[str, Any], known: Mapping[int, RateLabel], *, tier: st
     note = ""
     if terms is None or is_implausible:
         note = (
-            "The upstream’s counts cannot be, so what was held is charged."
+            _("The upstream’s counts cannot be, so what was held is charged.")
             if is_implausible
-            else "Its rate row is not there any more."
+            else _("Its rate row is not there any more.")
             if label is None
-            else "This is not its rate times its tokens: it was booked as it stands here."
+            else _("This is not its rate times its tokens: it was booked as it stands here.")
         )
     is_long = terms is not None and pricing.is_long_context(usage, terms)  # type: ignore[arg-type]  # priced in full
     formula, is_rounded = _formula(usage, terms, found, is_long, credits) if terms is not None else ("", False)
@@ -132,10 +137,10 @@ def _types(usage: TokenUsage, rate: Rate | RateOverride | None) -> list[tuple[st
         cache_write = rate.input if rate.cache_write is None else rate.cache_write
         prices = [rate.input or 0, rate.cached_input or 0, cache_write or 0, rate.output or 0]
     named = [
-        ("Input, new", usage.input, False),
-        ("Input, cached", usage.cached_input, False),
-        ("Cache write", usage.cache_write, False),
-        ("Output", usage.output, True),
+        (gettext_noop("Input, new"), usage.input, False),
+        (gettext_noop("Input, cached"), usage.cached_input, False),
+        (CACHE_WRITE, usage.cache_write, False),
+        (gettext_noop("Output"), usage.output, True),
     ]
     return [(name, tokens, price, written) for (name, tokens, written), price in zip(named, prices, strict=True)]
 
@@ -143,17 +148,17 @@ def _types(usage: TokenUsage, rate: Rate | RateOverride | None) -> list[tuple[st
 def _parts(usage: TokenUsage, rate: Rate | RateOverride | None, tier: str, is_long: bool) -> list[Part]:
     parts = []
     for name, tokens, price, written in _types(usage, rate):
-        if name == "Cache write" and not tokens:
+        if name == CACHE_WRITE and not tokens:
             continue
         if rate is None:
-            parts.append(Part(name, tokens, "–", None))
+            parts.append(Part(_(name), tokens, "–", None))
             continue
         factors = _factors(rate, tier, is_long, written)
         amount, scale = tokens * price, 10**6
         for factor in factors:
             amount, scale = amount * factor, scale * 1000
-        shown = text(price) + "".join(f" {TIMES} {thousandths(factor)}" for factor in factors)
-        parts.append(Part(name, tokens, shown, (amount + scale // 2) // scale))
+        shown = _written(price) + "".join(f" {TIMES} {thousandths(factor)}" for factor in factors)
+        parts.append(Part(_(name), tokens, shown, (amount + scale // 2) // scale))
     return parts
 
 
@@ -166,17 +171,22 @@ def _factors(rate: Rate | RateOverride, tier: str, is_long: bool, written: bool)
 
 def thousandths(value: int) -> str:
     """As a factor: 2500 is `2.5`."""
-    return text(value * 1000)
+    return _written(value * 1000)
+
+
+def _written(amount: int) -> str:
+    """Credits in full, no thousands set apart."""
+    return text(amount).replace(".", locales.current().decimal)
 
 
 def _formula(usage: TokenUsage, rate: Rate | RateOverride, tier: str, is_long: bool, credits: int) -> tuple[str, bool]:
     """`(61,204 × 50 + 8,930 × 250) × 1.5 ÷ 1,000,000 = 7.939050`, and whether the division had a rest."""
     terms, exact = [], 0
-    for _, tokens, price, written in _types(usage, rate):
+    for _name, tokens, price, written in _types(usage, rate):
         if not tokens:
             continue
         long = _factors(rate, "standard", is_long, written)
-        terms.append(f"{tokens:,} {TIMES} {text(price)}" + "".join(f" {TIMES} {thousandths(f)}" for f in long))
+        terms.append(f"{display.count(tokens)} {TIMES} {_written(price)}" + "".join(f" {TIMES} {thousandths(f)}" for f in long))
         exact += tokens * price * (long[0] if long else 1000)
     fast = rate.fast_thousandths if tier == "fast" else 1000
     exact *= fast
@@ -185,5 +195,4 @@ def _formula(usage: TokenUsage, rate: Rate | RateOverride, tier: str, is_long: b
         sums = f"({sums})"
     if fast != 1000:
         sums += f" {TIMES} {thousandths(fast)}"
-    whole, micro = divmod(credits, MICRO)
-    return f"{sums} {BY} 1,000,000 = {whole:,}.{micro:06d}", exact % 10**12 != 0
+    return f"{sums} {BY} {display.count(10**6)} = {''.join(display.exact(credits))}", exact % 10**12 != 0

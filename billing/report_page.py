@@ -13,10 +13,12 @@ from django.http import Http404, HttpRequest, HttpResponse, QueryDict, Streaming
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_safe
 
-from accounts import context, tenancy
+from accounts import context, display, locales, tenancy
 from accounts.models import Member
 from accounts.permissions import Action
 from billing import exports, labels, reports, usage_report
@@ -28,9 +30,15 @@ from config.clock import utc_now
 
 MOST_LINES = 500
 """The page shows the largest of them; the file has all, and the total counts all."""
-TITLES = {"day": "Day", "team": "Team", "member": "Member", "key": "Key", "model": "Model", "account": "Account"}
-NOBODY = {"team": "No team", "account": "No account", "model": "No model"}
-UNTOLD = "Account of the pool"
+TITLES = {
+    "day": gettext_noop("Day"),
+    "team": gettext_noop("Team"),
+    "member": gettext_noop("Member"),
+    "key": gettext_noop("Key"),
+    "model": gettext_noop("Model"),
+    "account": gettext_noop("Account"),
+}
+NOBODY = {"team": gettext_noop("No team"), "account": gettext_noop("No account"), "model": gettext_noop("No model")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ def usage_report_page(request: HttpRequest, member: Member) -> HttpResponse:
     groupings = usage_report.groupings(sight)
     by = request.GET.get("by", "") or ("day" if sight.whose.member_id is not None else "member")
     if by not in groupings:
-        trouble, by = trouble or f"Usage is not summed by {by[:40]}.", "day"
+        trouble, by = trouble or _("Usage is not summed by %(by)s.") % {"by": by[:40]}, "day"
     report = usage_report.report(sight, by, choice.range, now=now)
     rows = _rows(by, report.lines, report.total.credits, zone, now)
     page = {
@@ -76,9 +84,9 @@ def usage_report_page(request: HttpRequest, member: Member) -> HttpResponse:
         "choice": choice,
         "trouble": trouble,
         "presets": _presets(member, choice, by, now, zone),
-        "tabs": [{"name": TITLES[one], "url": _url(member, choice.query, one), "is_current": one == by} for one in groupings],
+        "tabs": [{"name": _(TITLES[one]), "url": _url(member, choice.query, one), "is_current": one == by} for one in groupings],
         "by": by,
-        "title": TITLES[by],
+        "title": _(TITLES[by]),
         "report": report,
         "rows": rows[:MOST_LINES],
         "left_out": max(0, len(rows) - MOST_LINES),
@@ -166,18 +174,18 @@ def choice_of(asked: QueryDict, sight: Sight, now: datetime, member: Member) -> 
     if kind == "custom":
         first, last = asked.get("from", ""), asked.get("to", "")
         if not first or not last:
-            raise RangeInvalid("A range of your own needs its first and its last day.")
+            raise RangeInvalid(_("A range of your own needs its first and its last day."))
         chosen = usage_report.parsed(first, last, zone, names=("from", "to"))
         return Choice(chosen, kind, {"range": kind, "from": first, "to": last})
-    raise RangeInvalid(f"{kind[:40]!r} is no range: period, previous, month or custom.")
+    raise RangeInvalid(_("%(kind)r is no range: period, previous, month or custom.") % {"kind": kind[:40]})
 
 
 def _presets(member: Member, choice: Choice, by: str, now: datetime, zone: ZoneInfo) -> list[dict[str, Any]]:
     today = reports.day_of(now, zone)
     last_month = today.replace(day=1) - timedelta(days=1)
     offered = [
-        ("This period", {"range": "period"}),
-        ("Last period", {"range": "previous"}),
+        (_("This period"), {"range": "period"}),
+        (_("Last period"), {"range": "previous"}),
         (_month_name(today, today), {"range": "month", "month": f"{today:%Y-%m}"}),
         (_month_name(last_month, today), {"range": "month", "month": f"{last_month:%Y-%m}"}),
     ]
@@ -185,7 +193,7 @@ def _presets(member: Member, choice: Choice, by: str, now: datetime, zone: ZoneI
 
 
 def _month_name(day: date, today: date) -> str:
-    return f"{day:%B}" if day.year == today.year else f"{day:%B %Y}"
+    return display.month(day, today)
 
 
 def _url(member: Member, query: dict[str, str], by: str) -> str:
@@ -200,7 +208,9 @@ def _file_url(member: Member, route: str, query: dict[str, str]) -> str:
 
 
 def _scope(whose: Whose, member: Member) -> str:
-    return "you" if whose.member_id is not None else f"the {member.team} team" if whose.team_id is not None else "everybody"
+    if whose.member_id is not None:
+        return _("you")
+    return _("the %(team)s team") % {"team": member.team} if whose.team_id is not None else _("everybody")
 
 
 def _rows(by: str, lines: tuple[Line, ...], total: int, zone: ZoneInfo, now: datetime) -> list[Row]:
@@ -212,16 +222,16 @@ def _said(by: str, line: Line, today: date) -> tuple[str, str]:
     first, *rest = line.names
     if by == "day":
         day = date.fromisoformat(first)
-        return (f"{day:%a} {day.day} {day:%b}" + (f" {day.year}" if day.year != today.year else ""), "")
+        return display.day(day, today), ""
     if line.sums.group is None:
-        return NOBODY.get(by, "–"), ""
+        return _(NOBODY[by]) if by in NOBODY else "–", ""
     if by == "member":
         return first, rest[0] if rest[0] != first else ""
     if by == "key":
         public_id = f"wr_{rest[0]}_… · " if rest[0] else ""
         return first, f"{public_id}{rest[2]}"
     if by == "account":
-        return (first or UNTOLD, "" if first else rest[0])
+        return (first or _("Account of the pool"), "" if first else rest[0])
     return first, ""
 
 
@@ -230,4 +240,4 @@ def _percent(part: int, whole: int) -> str:
     if whole <= 0:
         return "–"
     tenths = (abs(part) * 2000 + whole) // (2 * whole)
-    return f"{'−' if part < 0 and tenths else ''}{tenths // 10}.{tenths % 10} %"
+    return f"{'−' if part < 0 and tenths else ''}{tenths // 10}{locales.current().decimal}{tenths % 10} %"

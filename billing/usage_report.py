@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from django.utils.translation import gettext as _
+
 from accounts.models import Member, Organization
 from billing import periods, reports, subscriptions
 from billing.errors import GroupingForbidden, GroupingUnknown, RangeInvalid
@@ -87,7 +89,10 @@ def check_grouping(sight: Sight, by: str) -> None:
     """Raises GroupingUnknown, or GroupingForbidden for one that others may ask for."""
     if by not in groupings(sight):
         refusal = GroupingForbidden if by in GROUPINGS else GroupingUnknown
-        raise refusal(f"Usage is summed here by {', '.join(groupings(sight))}, not by {by[:40]!r}.", by=by[:40])
+        raise refusal(
+            _("Usage is summed here by %(groupings)s, not by %(by)r.") % {"groupings": ", ".join(groupings(sight)), "by": by[:40]},
+            by=by[:40],
+        )
 
 
 def groupings(sight: Sight) -> tuple[str, ...]:
@@ -143,16 +148,16 @@ def account_names(sight: Sight, labels: Labels, account_id: int | None) -> tuple
 def of_days(first: date, last: date, zone: ZoneInfo) -> Range:
     """The organization's days from `first` to `last`, both included. Raises RangeInvalid."""
     if first < _FIRST or last > _LAST:
-        raise RangeInvalid(f"Days lie between {_FIRST.isoformat()} and {_LAST.isoformat()}.")
+        raise RangeInvalid(_("Days lie between %(first)s and %(last)s.") % {"first": _FIRST.isoformat(), "last": _LAST.isoformat()})
     return between(periods.day_start(first, zone), periods.day_start(last + timedelta(days=1), zone), zone)
 
 
 def between(start: datetime, end: datetime, zone: ZoneInfo) -> Range:
     """[start, end). Raises RangeInvalid for an empty one and for one of over MOST_DAYS days."""
     if start >= end:
-        raise RangeInvalid("The range is empty: its start is not before its end.")
+        raise RangeInvalid(_("The range is empty: its start is not before its end."))
     if end - start > timedelta(days=MOST_DAYS, hours=1):
-        raise RangeInvalid(f"A report covers at most {MOST_DAYS} days.", most_days=MOST_DAYS)
+        raise RangeInvalid(_("A report covers at most %(most_days)s days.") % {"most_days": MOST_DAYS}, most_days=MOST_DAYS)
     last = reports.day_of(end - timedelta(microseconds=1), zone)
     return Range(start.astimezone(UTC), end.astimezone(UTC), reports.day_of(start, zone), last)
 
@@ -160,7 +165,7 @@ def between(start: datetime, end: datetime, zone: ZoneInfo) -> Range:
 def month(text: str, zone: ZoneInfo) -> Range:
     """Of 2026-10. Raises RangeInvalid."""
     if not re.fullmatch(r"\d{4}-\d{2}", text, re.ASCII):
-        raise RangeInvalid(f"{text[:40]!r} is not a month such as 2026-10.")
+        raise RangeInvalid(_("%(text)r is not a month such as 2026-10.") % {"text": text[:40]})
     first = _day(f"{text}-01", "month")
     return of_days(first, (first + timedelta(days=31)).replace(day=1) - timedelta(days=1), zone)
 
@@ -181,14 +186,17 @@ def _moment(given: str, name: str, zone: ZoneInfo, *, is_end: bool) -> datetime:
         moment = datetime.fromisoformat(given[:40])
         if moment.tzinfo is not None and _FIRST <= moment.date() <= _LAST:
             return moment.astimezone(UTC)
-    raise RangeInvalid(f"{name} {given[:40]!r} is neither a day such as 2026-11-24 nor an instant such as 2026-11-24T12:00:00Z.")
+    raise RangeInvalid(
+        _("%(name)s %(given)r is neither a day such as 2026-11-24 nor an instant such as 2026-11-24T12:00:00Z.")
+        % {"name": name, "given": given[:40]}
+    )
 
 
 def _day(given: str, name: str) -> date:
     with suppress(ValueError):
         if re.fullmatch(r"\d{4}-\d{2}-\d{2}", given, re.ASCII) and _FIRST <= (day := date.fromisoformat(given)) <= _LAST:
             return day
-    raise RangeInvalid(f"{name} {given[:40]!r} is not a day such as 2026-11-24.")
+    raise RangeInvalid(_("%(name)s %(given)r is not a day such as 2026-11-24.") % {"name": name, "given": given[:40]})
 
 
 def this_period(sight: Sight, member: Member | None, now: datetime) -> Range:

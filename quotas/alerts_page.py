@@ -54,7 +54,7 @@ def _show(
     frame = context.frame(member, "alerts", now)
     page: dict[str, Any] = {
         **frame,
-        "month": locales.current().months[now.astimezone(frame["zone"]).month - 1],
+        "month": locales.current().months_above[now.astimezone(frame["zone"]).month - 1],
         "open": open_,
         "urgent": [one for one in open_ if one.is_urgent],
         "earlier": earlier,

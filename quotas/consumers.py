@@ -12,8 +12,10 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.sessions.backends.db import SessionStore
 from django.http import Http404
 from django.urls import path
+from django.utils import translation
+from django.utils.translation import gettext as _
 
-from accounts import permissions, tenancy, vouching
+from accounts import languages, permissions, tenancy, vouching
 from accounts.models import Member
 from accounts.permissions import Action, Reach
 from config import live_marks, scope, snapshot
@@ -85,6 +87,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self.moved.set()
 
     async def _tell(self) -> None:
+        # Holds for this task and for the threads that it asks: numbers and sentences are as the page has them.
+        translation.activate(languages.of_socket(self.scope, self.member.user if self.member is not None else None))
         told, stored, version, asked_at = "", None, 0, 0.0
         while True:
             is_due = stored is None or self.moved.is_set() or time.monotonic() - asked_at >= REFRESH_SECONDS
@@ -106,7 +110,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             except Exception:
                 # The page says that it is not live, and asks again.
                 logger.exception("live numbers not read")
-                text, stored = json.dumps({"type": "unavailable", "message": "The numbers did not arrive."}), None
+                text, stored = json.dumps({"type": "unavailable", "message": _("The numbers did not arrive.")}), None
             if text != told:
                 await self.send(text_data=text)
                 told = text
@@ -143,7 +147,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         except DomainError as error:
             return json.dumps({"type": "unavailable", "message": error.message})
         except RedisUnavailable:
-            return json.dumps({"type": "unavailable", "message": "The counters do not answer."})
+            return json.dumps({"type": "unavailable", "message": _("The counters do not answer.")})
         return json.dumps({**told, "marks": marks})
 
     def _of_redis(self, loaded: Snapshot | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from accounts import tenancy
+from accounts import display, tenancy
 from accounts.models import ApiKey, Member
 from accounts.permissions import Action
 from config.clock import utc_now
@@ -123,9 +123,9 @@ def remove_limit(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespon
     try:
         limits.change(limit, "none", by=member.user, setter=member)
     except DomainError as error:
-        messages.warning(request, f"Nothing was changed: {error.message}")
+        messages.warning(request, _("Nothing was changed: %(reason)s") % {"reason": error.message})
     else:
-        messages.success(request, f"{whose} is gone from the next request on; every other one still holds.")
+        messages.success(request, _("%(limit)s is gone from the next request on; every other one still holds.") % {"limit": whose})
     return _back(request, member, _holder(limit))
 
 
@@ -153,7 +153,7 @@ def boost(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     except DomainError as error:
         told(form, error.facts.get("field", "extra"), error)
         return _shown(request, member, holder, Opened(MORE, str(uuid), form), error.status)
-    last = f"{wanted['until']:%a} {wanted['until'].day} {wanted['until']:%b}"
+    last = display.day(wanted["until"], wanted["until"])
     text = _("{limit} is raised until the end of {day}, from the next request on.").format(limit=levels.named(limit), day=last)
     undo_offer.make(request, member, text, bulk.Undo((("boost", str(given.uuid)),)), row=str(limit.uuid))
     return _back(request, member, holder)
@@ -165,7 +165,11 @@ def end_boost(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     given = tenancy.owned(LimitBoost.objects.select_related("limit"), member.organization, uuid)
     limit = rights.find_limit(member, given.limit.uuid)
     limits.end_boost(given, by=member.user, now=utc_now())
-    messages.success(request, f"What was given on top has ended: {levels.named(limit)} is {levels.amount_text(limit)}.")
+    messages.success(
+        request,
+        _("What was given on top has ended: %(limit)s is %(amount)s.")
+        % {"limit": levels.named(limit), "amount": levels.amount_text(limit)},
+    )
     return _back(request, member, _holder(limit))
 
 
@@ -178,17 +182,17 @@ def decide(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     tenancy.demand(member, Action.SET_LIMITS, of=found.member)
     form = DecisionForm(request.POST)
     if not form.is_valid():
-        return show_members(request, member, decided=(str(uuid), "Approve or deny?"), status=422)
+        return show_members(request, member, decided=(str(uuid), _("Approve or deny?")), status=422)
     note, now = form.cleaned_data["note"], utc_now()
     try:
         if form.cleaned_data["decision"] == "approve":
             requests.approve(found, decider=member, note=note, now=now)
-            messages.success(request, f"{found.member} has more from the next request on.")
+            messages.success(request, _("%(member)s has more from the next request on.") % {"member": found.member})
         else:
             requests.deny(found, decider=member, note=note, now=now)
-            messages.success(request, f"The request is denied; {found.member} sees why.")
+            messages.success(request, _("The request is denied; %(member)s sees why.") % {"member": found.member})
     except DomainError as error:
         if found.status != LimitRequest.Status.PENDING or error.code == "request_decided":
-            messages.warning(request, f"Nothing was changed: {error.message}")
+            messages.warning(request, _("Nothing was changed: %(reason)s") % {"reason": error.message})
         return show_members(request, member, decided=(str(uuid), error.message), status=error.status)
     return redirect("members", slug=member.organization.slug)

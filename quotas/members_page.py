@@ -138,8 +138,9 @@ def show_members(
         "offer": undo_offer.shown(request, member),
         "manageable": {one.member.pk for one in people if may_manage and managing.may_manage(member, one.member)},
         "waiting": _waiting(member, decided),
-        "subjects": [("organization", f"{member.organization} (everybody together)")] * rights.may_set(member, None)
-        + [(f"team:{team.uuid}", f"{team} team") for team in scope.teams if rights.may_set(member, team)]
+        "subjects": [("organization", _("%(organization)s (everybody together)") % {"organization": member.organization})]
+        * rights.may_set(member, None)
+        + [(f"team:{team.uuid}", _("%(team)s team") % {"team": team}) for team in scope.teams if rights.may_set(member, team)]
         + [(f"member:{one.member.uuid}", str(one.member)) for one in scope.people if rights.may_set(member, one.member)],
         "refusals": refused.of_scope(member),
         "may_manage": may_manage,
@@ -228,7 +229,9 @@ def _waiting(member: Member, decided: tuple[str, str] | None) -> list[dict[str, 
 
 
 def _roles(member: Member) -> list[tuple[str, str]]:
-    return [(role, label) for role, label in Member.Role.choices if permissions.may_give_role(member, role, team_id=member.team_id)]
+    return [
+        (role, str(label)) for role, label in Member.Role.choices if permissions.may_give_role(member, role, team_id=member.team_id)
+    ]
 
 
 def manageable_teams(member: Member) -> list[Team]:
@@ -262,7 +265,7 @@ def invite(request: HttpRequest, member: Member) -> HttpResponse:
     wanted = form.cleaned_data
     # Asked before a team is made: what is refused leaves none behind.
     if not permissions.may_give_role(member, wanted["role"], team_id=member.team_id):
-        form.add_error("role", "Leads invite developers; other roles are an owner’s to give.")
+        form.add_error("role", _("Leads invite developers; other roles are an owner’s to give."))
         return show_members(request, member, open_=Opened(INVITE, "", form), status=403)
     try:
         with transaction.atomic():
@@ -290,7 +293,7 @@ def change_member(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespo
         return again(422)
     wanted = form.cleaned_data
     if not managing.may_manage(member, found) or not permissions.may_give_role(member, wanted["role"], team_id=member.team_id):
-        form.add_error("role", "Leads look after the developers of their scope; other roles are an owner’s to give.")
+        form.add_error("role", _("Leads look after the developers of their scope; other roles are an owner’s to give."))
         return again(403)
     role, was = found.role, found.team
     try:
@@ -319,15 +322,17 @@ def remove_member(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespo
     here = redirect("member", slug=member.organization.slug, uuid=found.uuid)
     if not managing.may_manage(member, found):
         role = found.get_role_display().lower()
-        messages.warning(request, f"Nothing was changed: {name} is {role}, and only an owner removes one.")
+        messages.warning(
+            request, _("Nothing was changed: %(name)s is %(role)s, and only an owner removes one.") % {"name": name, "role": role}
+        )
         return here
     if request.POST.get("confirm", "").strip() != name:
-        messages.warning(request, f"Nobody was removed: the name typed was not {name}.")
+        messages.warning(request, _("Nobody was removed: the name typed was not %(name)s.") % {"name": name})
         return here
     try:
         removed = joining.dismiss(member, found, now=utc_now())
     except DomainError as error:
-        messages.warning(request, f"Nobody was removed: {error.message}")
+        messages.warning(request, _("Nobody was removed: %(reason)s") % {"reason": error.message})
         return here
     messages.success(request, f"{name} is removed; keys ended: {removed.keys_revoked}. What was used stays in the log.")
     return redirect("members", slug=member.organization.slug)

@@ -161,7 +161,10 @@ def refused_today(whose: Whose, days: Sequence[date], zone: ZoneInfo) -> Refused
         said = request_told.refused_briefly(Refusal(**{name: group[name] for name in facts}))
         reasons[said] = reasons.get(said, 0) + group["refused"]
     top = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))[:TOP]
-    return RefusedToday([int(by_day.get(day) or 0) for day in days], [f"{count:,} by {said}" for said, count in top])
+    return RefusedToday(
+        [int(by_day.get(day) or 0) for day in days],
+        [_("%(count)s by %(reason)s") % {"count": display.count(count), "reason": said} for said, count in top],
+    )
 
 
 def tightest(organization: Organization, spenders: Sequence[Spender], *, now: datetime) -> Mapping[int, Meter]:

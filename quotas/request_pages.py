@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
@@ -121,7 +122,7 @@ def _opened(sight: Sight, entry: Entry, names: Labels) -> dict[str, Any]:
 
 def _told(sight: Sight, row: Refusal, names: Labels) -> Told:
     members, keys = names.members([row.member_id]), names.keys([row.key_id])
-    who = "" if sight.whose.member_id is not None else members[row.member_id].name if row.member_id in members else "somebody"
+    who = "" if sight.whose.member_id is not None else members[row.member_id].name if row.member_id in members else _("somebody")
     return Told(row, who, keys[row.key_id].name if row.key_id in keys else "")
 
 
@@ -152,7 +153,7 @@ def _running(sight: Sight, wanted: Wanted, names: Labels, now: datetime) -> list
         and wanted.model in ("", row.model)
     ]
     members = names.members(row.member_id for row in rows)
-    return [{"row": row, "member": members[row.member_id].name if row.member_id in members else "somebody"} for row in rows]
+    return [{"row": row, "member": members[row.member_id].name if row.member_id in members else _("somebody")} for row in rows]
 
 
 def _rows(sight: Sight, entries: Any, names: Labels) -> list[dict[str, Any]]:
@@ -163,10 +164,10 @@ def _rows(sight: Sight, entries: Any, names: Labels) -> list[dict[str, Any]]:
     rows = []
     for entry in entries:
         row: dict[str, Any] = {"name": entry.name, "at": entry.at, "logged": entry.logged, "refusal": entry.refusal}
-        row["member"] = members[entry.member_id].name if entry.member_id in members else "somebody"
+        row["member"] = members[entry.member_id].name if entry.member_id in members else _("somebody")
         if entry.logged is not None:
             label = accounts.get(entry.logged.settled.account_id or 0)
-            row["account"] = "–" if label is None else label.name or "shared account"
+            row["account"] = "–" if label is None else label.name or _("shared account")
             row["flags"] = request_told.flags(entry.logged)
         else:
             row["why"] = request_told.refused_briefly(entry.refusal)

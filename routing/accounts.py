@@ -8,6 +8,7 @@ from functools import partial
 
 from django.db import transaction
 from django.db.models import BooleanField, ExpressionWrapper, F, Q
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import Organization, User
@@ -111,18 +112,20 @@ def refuse_old(account: PoolAccount, sign_in: tokens.SignIn, *, is_same_old: boo
     AuthFileStale, AccountWithdrawn.
     """
     if account.status == PoolAccount.Status.WITHDRAWN:
-        raise AccountWithdrawn("Its person withdrew this account. Only that person's own sign-in brings it back, not a file.")
+        raise AccountWithdrawn(_("Its person withdrew this account. Only that person's own sign-in brings it back, not a file."))
     held, given = account.access_expires_at, sign_in.access_expires_at
     if account.status == PoolAccount.Status.NEEDS_SIGN_IN or held is None or given is None:
         return
     if given < held or (is_same_old and given == held):
-        raise AuthFileStale("The pool holds a newer sign-in of this account; nothing was changed.")
+        raise AuthFileStale(_("The pool holds a newer sign-in of this account; nothing was changed."))
 
 
 def refuse_shared(account: PoolAccount) -> None:
     """Keeps an organization from renewing what the operator has taken into a shared pool. Raises AccountError."""
     if account.pool.organization_id is None and scope.current() != scope.EVERYTHING:
-        raise AccountError(f"This account is in the operator's shared pool {account.pool.name}; the operator renews it there.")
+        raise AccountError(
+            _("This account is in the operator's shared pool %(name)s; the operator renews it there.") % {"name": account.pool.name}
+        )
 
 
 def find_sign_in(organization: Organization, identity: str) -> PoolAccount | None:
@@ -144,7 +147,7 @@ def _sign_ins(organization: Organization, identity: str) -> PoolAccountQuerySet:
 def check_plan(plan: str | None) -> None:
     """Raises AccountError for a plan that no list of weights knows."""
     if plan is not None and not capacity.is_known(plan):
-        raise AccountError(f"The plan {plan!r} is not known.", plan=plan)
+        raise AccountError(_("The plan %(plan)r is not known.") % {"plan": plan}, plan=plan)
 
 
 def add_key(
@@ -278,7 +281,7 @@ def checked_label(label: str) -> str:
     """The label without blanks around it. Raises AccountError."""
     label = label.strip()
     if not 1 <= len(label) <= 80:
-        raise AccountError("A label has 1 to 80 characters.")
+        raise AccountError(_("A label has 1 to 80 characters."))
     return label
 
 
@@ -287,14 +290,16 @@ def checked_key(api_key: str, *, kind: str = PoolAccount.Kind.OPENAI) -> str:
     api_key = api_key.strip()
     least = 1 if kind == PoolAccount.Kind.COMPATIBLE else 8
     if not least <= len(api_key) <= 1000 or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
-        raise ApiKeyInvalid(f"That is not an API key: one line of {least} to 1,000 printable characters is expected.")
+        raise ApiKeyInvalid(
+            _("That is not an API key: one line of %(least)s to 1,000 printable characters is expected.") % {"least": least}
+        )
     return api_key
 
 
 def checked_address(kind: str, base_url: str | None) -> str:
     """The account's own address, "" for the install's. Raises AddressRefused, AccountError."""
     if not base_url and kind == PoolAccount.Kind.COMPATIBLE:
-        raise AccountError("A compatible endpoint needs its base URL.")
+        raise AccountError(_("A compatible endpoint needs its base URL."))
     return addresses.check(base_url) if base_url else ""
 
 
@@ -302,7 +307,7 @@ def checked_models(models: Sequence[str]) -> list[str]:
     """Names of models, each once, sorted. Raises AccountError."""
     served = sorted({model.strip() for model in models})
     if not served or any(not 1 <= len(model) <= 120 or not model.isprintable() for model in served):
-        raise AccountError("Models are named by 1 to 120 printable characters each, and an account serves at least one.")
+        raise AccountError(_("Models are named by 1 to 120 printable characters each, and an account serves at least one."))
     return served
 
 

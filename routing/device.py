@@ -5,6 +5,9 @@ from datetime import datetime, timedelta
 from math import ceil
 from uuid import UUID
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
 from accounts.models import Organization, User
 from routing import accounts, flows, issuer, joining, terms
 from routing.errors import CredentialRefused, CredentialUnverified, FlowOver
@@ -12,9 +15,9 @@ from routing.joining import Joined
 from routing.models import SignInFlow
 
 REFUSALS = {
-    "device_code_not_enabled": "The issuer does not offer device codes. Sign in in a browser.",
-    "access_denied": "The sign-in was refused on the other device. Start a new one.",
-    "expired_token": "The code has expired. Start a new sign-in.",
+    "device_code_not_enabled": gettext_noop("The issuer does not offer device codes. Sign in in a browser."),
+    "access_denied": gettext_noop("The sign-in was refused on the other device. Start a new one."),
+    "expired_token": gettext_noop("The code has expired. Start a new sign-in."),
 }
 
 
@@ -108,5 +111,8 @@ def poll(organization: Organization, flow_id: UUID | str, *, by: User | None, no
 
 
 def _refusal(error: issuer.IssuerRefused) -> CredentialRefused:
-    sentence = REFUSALS.get(error.reason, f"The issuer refuses this sign-in ({error.reason}). Start a new one.")
+    if error.reason in REFUSALS:
+        sentence = _(REFUSALS[error.reason])
+    else:
+        sentence = _("The issuer refuses this sign-in (%(reason)s). Start a new one.") % {"reason": error.reason}
     return CredentialRefused(sentence, reason=error.reason)

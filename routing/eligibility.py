@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from django.utils.translation import gettext_noop
+
 from routing.errors import NoAccountAvailable, PoolBusy, PoolExhausted
 from routing.live import AccountState
 from routing.snapshots import ACTIVE, ALL_KINDS, CHATGPT, NEEDS_SIGN_IN, AccountSnapshot, PoolSnapshot
@@ -28,7 +30,7 @@ ORDINARY = frozenset({None, "", "auto", "default", "standard", "standard_only"})
 """The tier that every account has, as OpenAI and Anthropic name it."""
 
 
-AT_REST = "No account of the pool can serve now: each rests after its upstream refused it."
+AT_REST = gettext_noop("No account of the pool can serve now: each rests after its upstream refused it.")
 
 
 @dataclass(slots=True)

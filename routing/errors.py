@@ -38,6 +38,8 @@ RoutingError
 
 from typing import ClassVar
 
+from django.utils.translation import gettext_noop
+
 from config.errors import DomainError
 
 PREVIOUS_RESPONSE = "previous response"
@@ -89,14 +91,14 @@ class NoAccountAvailable(SelectionError):
     status: ClassVar[int] = 400
 
     SENTENCES: ClassVar[dict[str, str]] = {
-        "no_pool": "The organization has no pool of accounts.",
-        "no_accounts": "The pool has no accounts.",
-        "needs_sign_in": "Every account of the pool needs to be signed in again.",
-        "paused": "No account of the pool is serving.",
-        "dialect": "No account of the pool speaks this API.",
-        "model_not_served": "No account of the pool serves this model.",
-        "effort_not_served": "No account of the pool serves this reasoning effort.",
-        "tier_not_served": "No account of the pool serves this service tier.",
+        "no_pool": gettext_noop("The organization has no pool of accounts."),
+        "no_accounts": gettext_noop("The pool has no accounts."),
+        "needs_sign_in": gettext_noop("Every account of the pool needs to be signed in again."),
+        "paused": gettext_noop("No account of the pool is serving."),
+        "dialect": gettext_noop("No account of the pool speaks this API."),
+        "model_not_served": gettext_noop("No account of the pool serves this model."),
+        "effort_not_served": gettext_noop("No account of the pool serves this reasoning effort."),
+        "tier_not_served": gettext_noop("No account of the pool serves this service tier."),
     }
 
     def __init__(self, reason: str) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from django.utils.translation import gettext_noop
+
 from config import redis as weir_redis
 from config import snapshot
 from config.snapshot import Snapshot
@@ -20,24 +22,32 @@ from routing.pace import Turn
 from routing.snapshots import ALL_KINDS, ANTHROPIC, CHATGPT, COMPATIBLE, OPENAI, AccountSnapshot, PoolSnapshot
 
 STEPS = {
-    choice.OWNED: "owner of the previous response",
-    choice.IN_TURN: "the turn goes on here",
-    pace.STAYS: "stays: warm, and enough of a turn is left",
-    pace.FITS: "fits: room for the whole turn",
-    pace.STILL: "stays: nobody has room by far, and one turn is left here",
-    pace.MOST_ROOM: "most room: less than a fresh placement should have",
+    choice.OWNED: gettext_noop("owner of the previous response"),
+    choice.IN_TURN: gettext_noop("the turn goes on here"),
+    pace.STAYS: gettext_noop("stays: warm, and enough of a turn is left"),
+    pace.FITS: gettext_noop("fits: room for the whole turn"),
+    pace.STILL: gettext_noop("stays: nobody has room by far, and one turn is left here"),
+    pace.MOST_ROOM: gettext_noop("most room: less than a fresh placement should have"),
 }
 
 
 WHY_NOT = {
-    "dialect": "does not speak this API",
-    "needs_sign_in": "needs sign-in",
-    "paused": "does not serve",
-    "model_not_served": "does not serve this model",
-    "effort_not_served": "does not serve this effort",
-    "tier_not_served": "does not serve this tier",
+    "dialect": gettext_noop("does not speak this API"),
+    "needs_sign_in": gettext_noop("needs sign-in"),
+    "paused": gettext_noop("does not serve"),
+    "model_not_served": gettext_noop("does not serve this model"),
+    "effort_not_served": gettext_noop("does not serve this effort"),
+    "tier_not_served": gettext_noop("does not serve this tier"),
 }
-"""Reasons of eligibility for people; JSON has the word itself."""
+"""Reasons of eligibility for people; JSON has the word itself. Pages translate what is said here where they show it."""
+EXHAUSTED, COOLING, BELOW_FLOOR, NOTHING_LEFT, STAYED, NO_ROOM = (
+    gettext_noop("exhausted"),
+    gettext_noop("cooling"),
+    gettext_noop("below the floor its person keeps"),
+    gettext_noop("nothing left"),
+    gettext_noop("not looked at: the session stays where it is"),
+    gettext_noop("room for less than one turn"),
+)
 
 
 DIALECTS = {
@@ -135,7 +145,7 @@ def explain(
         if account.account_id not in placed:
             why = _why_not(pool, state, account, now_ms, model=model, effort=effort, tier=tier, kinds=kinds)
             if not why:
-                why = "not looked at: the session stays where it is" if is_alone else "room for less than one turn"
+                why = STAYED if is_alone else NO_ROOM
             told.append(_facts(pool, state, account, now_ms) | {"order": None, "score": None, "why": why})
     first = chosen.places[0] if chosen.places else None
     return Explanation(
@@ -186,12 +196,12 @@ def _why_not(
     known = state.state(account.account_id)
     exhausted = known.exhausted_until_ms(now_ms)
     if exhausted:
-        return f"exhausted until {_clock(exhausted)}"
+        return f"{EXHAUSTED} until {_clock(exhausted)}"
     if known.cooling_until_ms > now_ms:
-        return f"cooling until {_clock(known.cooling_until_ms)}"
+        return f"{COOLING} until {_clock(known.cooling_until_ms)}"
     candidate, until = eligibility.measure(pool, account, known, now_ms)
     if until:
-        left = "below the floor its person keeps" if max(candidate.u5, candidate.uw) < 1 else "nothing left"
+        left = BELOW_FLOOR if max(candidate.u5, candidate.uw) < 1 else NOTHING_LEFT
         return f"{left} until {_clock(until)}"
     return ""
 

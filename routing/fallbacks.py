@@ -7,6 +7,7 @@ is checked and priced as the model that serves (`proxy.exchange`).
 from collections.abc import Mapping, Sequence
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import Organization, User
@@ -46,17 +47,19 @@ def set_fallbacks(organization: Organization, model: str, chain: Sequence[str], 
     model = _checked(model)
     wanted = [_checked(name) for name in chain]
     if model in wanted:
-        raise FallbackRefused("A model is no fallback for itself.")
+        raise FallbackRefused(_("A model is no fallback for itself."))
     if len(set(wanted)) != len(wanted):
-        raise FallbackRefused("A fallback is named twice.")
+        raise FallbackRefused(_("A fallback is named twice."))
     if len(wanted) > MOST_FALLBACKS:
-        raise FallbackRefused(f"A model has at most {MOST_FALLBACKS} fallbacks.")
+        raise FallbackRefused(_("A model has at most %(most_fallbacks)s fallbacks.") % {"most_fallbacks": MOST_FALLBACKS})
     with transaction.atomic():
         snapshot.bump(organization.pk)
         rows = ModelFallback.objects.filter(organization=organization)
         others = rows.exclude(model=model).values("model").distinct().count()
         if wanted and others >= MOST_MODELS:
-            raise FallbackRefused(f"An organization has fallbacks for at most {MOST_MODELS} models.")
+            raise FallbackRefused(
+                _("An organization has fallbacks for at most %(most_models)s models.") % {"most_models": MOST_MODELS}
+            )
         before = list(rows.filter(model=model).order_by("position").values_list("fallback", flat=True))
         rows.filter(model=model).delete()
         ModelFallback.objects.bulk_create(
@@ -79,5 +82,5 @@ def set_fallbacks(organization: Organization, model: str, chain: Sequence[str], 
 def _checked(name: str) -> str:
     name = name.strip()
     if not name or len(name.encode()) > LONGEST_NAME or not name.isprintable():
-        raise FallbackRefused(f"A model's name has 1 to {LONGEST_NAME} printable characters.")
+        raise FallbackRefused(_("A model's name has 1 to %(longest_name)s printable characters.") % {"longest_name": LONGEST_NAME})
     return name

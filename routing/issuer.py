@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from routing import addresses
 from routing.errors import CredentialError
@@ -100,7 +101,7 @@ def renew(refresh_token: str, *, reason: str) -> Renewed:
     code = _code(answer)
     if answer.status_code == 401 or code in PERMANENT:
         raise IssuerRefused(code or "refused")
-    raise IssuerUnavailable("The issuer cannot renew the sign-in now.", reason=f"status {answer.status_code}")
+    raise IssuerUnavailable(_("The issuer cannot renew the sign-in now."), reason=f"status {answer.status_code}")
 
 
 def exchange(code: str, *, redirect_uri: str, verifier: str) -> Renewed:
@@ -120,7 +121,7 @@ def exchange(code: str, *, redirect_uri: str, verifier: str) -> Renewed:
         return renewed
     if 400 <= answer.status_code < 500 and answer.status_code != 429:
         raise IssuerRefused(_code(answer) or f"status {answer.status_code}")
-    raise IssuerUnavailable("The issuer cannot complete the sign-in now.", reason=f"status {answer.status_code}")
+    raise IssuerUnavailable(_("The issuer cannot complete the sign-in now."), reason=f"status {answer.status_code}")
 
 
 def device_code() -> DeviceCode:
@@ -131,7 +132,7 @@ def device_code() -> DeviceCode:
     found = _object(answer)
     device_auth_id, user_code = (found.get(name) for name in ("device_auth_id", "user_code"))
     if answer.status_code != 200 or not isinstance(device_auth_id, str) or not isinstance(user_code, str):
-        raise IssuerUnavailable("The issuer gives no device code now.", reason=f"status {answer.status_code}")
+        raise IssuerUnavailable(_("The issuer gives no device code now."), reason=f"status {answer.status_code}")
     return DeviceCode(device_auth_id, user_code[:40], device_page(), _interval(found.get("interval")))
 
 
@@ -168,9 +169,9 @@ def _post(path: str, *, json: Mapping[str, str] | None = None, data: Mapping[str
         with httpx.Client(timeout=TIMEOUT, trust_env=not addresses.is_local(url), follow_redirects=False) as client:
             return client.post(url, json=json, data=data, headers={"user-agent": "weir"})
     except NOT_SENT as error:
-        raise IssuerUnavailable("The issuer cannot be reached.", reason=type(error).__name__) from None
+        raise IssuerUnavailable(_("The issuer cannot be reached."), reason=type(error).__name__) from None
     except httpx.HTTPError as error:
-        raise AnswerLost("The issuer's answer did not arrive.", reason=type(error).__name__) from None
+        raise AnswerLost(_("The issuer's answer did not arrive."), reason=type(error).__name__) from None
 
 
 def _object(answer: httpx.Response) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def _renewed(answer: httpx.Response) -> Renewed:
     texts = {name: value for name, value in found.items() if isinstance(value, str)}
     if not texts.get("access_token") and not texts.get("refresh_token"):
         # It said yes, so what was traded is gone; what came for it cannot be read.
-        raise AnswerLost("The issuer's answer holds no token.", reason="no token")
+        raise AnswerLost(_("The issuer's answer holds no token."), reason="no token")
     return Renewed(texts.get("access_token", ""), texts.get("refresh_token", ""), texts.get("id_token", ""))
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from django.utils.translation import gettext as _
+
 from accounts.models import Organization, User
 from config.errors import DomainError
 from routing import accounts, issuer, snapshots, terms, tokens, verification
@@ -102,15 +104,18 @@ def add_found(
 def _entries(name: str, content: bytes) -> list[tuple[str, object]]:
     """The sign-ins of one file, each with what to call it. Raises AuthFileInvalid, which never quotes the file."""
     if len(content) > LARGEST_FILE_BYTES:
-        raise AuthFileInvalid(f"{name} is too large to be an auth.json.")
+        raise AuthFileInvalid(_("%(name)s is too large to be an auth.json.") % {"name": name})
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
-        raise AuthFileInvalid(f"{name} is not JSON.") from None
+        raise AuthFileInvalid(_("%(name)s is not JSON.") % {"name": name}) from None
     if not isinstance(found, list):
         return [(name, found)]
     if not 1 <= len(found) <= MOST_SIGN_INS:
-        raise AuthFileInvalid(f"{name} holds {len(found)} sign-ins; 1 to {MOST_SIGN_INS} are taken at once.")
+        raise AuthFileInvalid(
+            _("%(name)s holds %(count)s sign-ins; 1 to %(most_sign_ins)s are taken at once.")
+            % {"name": name, "count": len(found), "most_sign_ins": MOST_SIGN_INS}
+        )
     return [(f"{name}[{number}]", entry) for number, entry in enumerate(found)]
 
 
@@ -142,11 +147,13 @@ def _renewed(sign_in: SignIn) -> SignIn:
         renewed = issuer.renew(sign_in.refresh_token, reason="proactive_expiry")
     except issuer.IssuerRefused as error:
         raise CredentialRefused(
-            f"Its sign-in has expired, and the issuer does not renew it ({error.reason}). Sign in again.", reason=error.reason
+            _("Its sign-in has expired, and the issuer does not renew it (%(reason)s). Sign in again.") % {"reason": error.reason},
+            reason=error.reason,
         ) from None
     except issuer.IssuerUnavailable as error:
         raise CredentialUnverified(
-            f"Its sign-in has expired. {error.message} Try again; if that is refused, sign in again.", **error.facts
+            _("Its sign-in has expired. %(message)s Try again; if that is refused, sign in again.") % {"message": error.message},
+            **error.facts,
         ) from None
     access = renewed.access_token or sign_in.access_token
     return replace(
@@ -178,9 +185,11 @@ def exchange(
     try:
         found = issuer.exchange(code, redirect_uri=redirect_uri, verifier=verifier)
     except issuer.IssuerRefused as error:
-        raise CredentialRefused(f"The issuer refuses this sign-in ({error.reason}). Start a new one.", **error.facts) from None
+        raise CredentialRefused(
+            _("The issuer refuses this sign-in (%(reason)s). Start a new one.") % {"reason": error.reason}, **error.facts
+        ) from None
     except issuer.IssuerUnavailable as error:
-        raise CredentialUnverified(f"{error.message} Start a new sign-in.", **error.facts) from None
+        raise CredentialUnverified(_("%(message)s Start a new sign-in.") % {"message": error.message}, **error.facts) from None
     sign_in = tokens.read(found.access_token, found.refresh_token, found.id_token)
     verification.sign_in(sign_in.access_token, sign_in.chatgpt_account_id)
     is_new = accounts.find_sign_in(organization, sign_in.identity) is None

@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
@@ -31,7 +32,7 @@ from routing.pool_page import BROWSER, DEVICE, ENDPOINT, FILES, KEY, Shown, path
 
 REFUSED = 422
 AUTO_ID = "add-%s"
-NOT_THEIRS = "Sign-in accounts are off until an owner has accepted the terms below."
+NOT_THEIRS = gettext_lazy("Sign-in accounts are off until an owner has accepted the terms below.")
 
 
 def _accepted(member: Member, form: SignInForm) -> bool:
@@ -52,7 +53,7 @@ def _again(
     """The dialog with the form in it and what was wrong with it."""
     if isinstance(error, TermsNotAccepted):
         is_owner = permissions.can(member, Action.MANAGE_ORGANIZATION)
-        form.add_error("accept_terms", "Accept the terms first." if is_owner else NOT_THEIRS)
+        form.add_error("accept_terms", _("Accept the terms first.") if is_owner else NOT_THEIRS)
     elif error is not None:
         told(form, field, error)
     return show(request, member, shown=Shown(way=way, join_form=form, flow_id=flow_id), status=_status(error))
@@ -72,11 +73,12 @@ def _welcome(request: HttpRequest, member: Member, joined: Joined) -> HttpRespon
     """Back to the page, which says what became of it."""
     account = joined.account
     if account.status == PoolAccount.Status.PAUSED:
-        messages.success(request, f"{account.label} has a new credential. It was paused, and stays so until it is resumed.")
+        said = _("%(account)s has a new credential. It was paused, and stays so until it is resumed.")
     elif joined.is_new:
-        messages.success(request, f"{account.label} is in the pool and serves from the next request on.")
+        said = _("%(account)s is in the pool and serves from the next request on.")
     else:
-        messages.success(request, f"{account.label} was here already; its credential is renewed, and it serves.")
+        said = _("%(account)s was here already; its credential is renewed, and it serves.")
+    messages.success(request, said % {"account": account.label})
     return redirect(path(member))
 
 
@@ -150,7 +152,7 @@ def poll_device(request: HttpRequest, member: Member, uuid: UUID) -> HttpRespons
     is_htmx = "HX-Request" in request.headers
     if not form.is_valid():
         if is_htmx:
-            return _device_part(request, member, uuid, note="What its person keeps is 0 to 100 percent, a tier −100 to 100.")
+            return _device_part(request, member, uuid, note=_("What its person keeps is 0 to 100 percent, a tier −100 to 100."))
         return _again(request, member, DEVICE, form, flow_id=str(uuid))
     try:
         found = device.poll(member.organization, uuid, by=member.user, now=utc_now())
@@ -194,10 +196,10 @@ def add_files(request: HttpRequest, member: Member) -> HttpResponse:
         return _again(request, member, FILES, form)
     wanted = form.cleaned_data
     if not given:
-        form.add_error(None, "Choose one or more auth.json files.")
+        form.add_error(None, _("Choose one or more auth.json files."))
         return _again(request, member, FILES, form)
     if len(given) > 1 and wanted["label"]:
-        form.add_error("label", "A name is for one account, and several files were given.")
+        form.add_error("label", _("A name is for one account, and several files were given."))
         return _again(request, member, FILES, form)
     files = [(str(file.name or "file")[:120], file.read(joining.LARGEST_FILE_BYTES + 1)) for file in given]
     try:

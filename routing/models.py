@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from accounts.models import Organization, Team, User
 from routing import capacity
@@ -19,13 +20,13 @@ class Pool(models.Model):
     """
 
     class Strategy(models.TextChoices):
-        PACE = "pace", "Pace: whole turns, warm caches, even weeks"
-        CAPACITY_WEIGHTED = "capacity_weighted", "Capacity weighted: by what is left of the week"
-        RELATIVE_AVAILABILITY = "relative_availability", "Relative availability: by what is left per time to the reset"
-        RESET_DRAIN = "reset_drain", "Reset drain: what resets soonest"
-        USAGE_WEIGHTED = "usage_weighted", "Usage weighted: the least used"
-        ROUND_ROBIN = "round_robin", "Round robin: the longest unselected"
-        FILL_FIRST = "fill_first", "Fill first: the most used"
+        PACE = "pace", _("Pace: whole turns, warm caches, even weeks")
+        CAPACITY_WEIGHTED = "capacity_weighted", _("Capacity weighted: by what is left of the week")
+        RELATIVE_AVAILABILITY = "relative_availability", _("Relative availability: by what is left per time to the reset")
+        RESET_DRAIN = "reset_drain", _("Reset drain: what resets soonest")
+        USAGE_WEIGHTED = "usage_weighted", _("Usage weighted: the least used")
+        ROUND_ROBIN = "round_robin", _("Round robin: the longest unselected")
+        FILL_FIRST = "fill_first", _("Fill first: the most used")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, null=True, blank=True, on_delete=models.PROTECT, related_name="pools")
@@ -72,16 +73,16 @@ class PoolAccount(models.Model):
     """
 
     class Kind(models.TextChoices):
-        CHATGPT = "chatgpt", "ChatGPT sign-in"
-        OPENAI = "openai", "OpenAI API key"
-        COMPATIBLE = "openai_compatible", "OpenAI-compatible endpoint"
-        ANTHROPIC = "anthropic", "Anthropic API key"
+        CHATGPT = "chatgpt", _("ChatGPT sign-in")
+        OPENAI = "openai", _("OpenAI API key")
+        COMPATIBLE = "openai_compatible", _("OpenAI-compatible endpoint")
+        ANTHROPIC = "anthropic", _("Anthropic API key")
 
     class Status(models.TextChoices):
-        ACTIVE = "active", "Serving"
-        PAUSED = "paused", "Paused"
-        NEEDS_SIGN_IN = "needs_sign_in", "Needs sign-in"
-        WITHDRAWN = "withdrawn", "Withdrawn by its person"
+        ACTIVE = "active", _("Serving")
+        PAUSED = "paused", _("Paused")
+        NEEDS_SIGN_IN = "needs_sign_in", _("Needs sign-in")
+        WITHDRAWN = "withdrawn", _("Withdrawn by its person")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="accounts")
@@ -154,8 +155,8 @@ class SignInFlow(models.Model):
     """
 
     class Kind(models.TextChoices):
-        BROWSER = "browser", "In a browser"
-        DEVICE = "device", "By a code on another device"
+        BROWSER = "browser", _("In a browser")
+        DEVICE = "device", _("By a code on another device")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="+")

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from uuid import UUID
 
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from accounts.models import Organization, User
 from routing import accounts, flows, joining, terms
@@ -97,10 +98,12 @@ def finish(organization: Organization, flow_id: UUID | str, pasted: str, *, by: 
     flow = flows.read(organization, flow_id, SignInFlow.Kind.BROWSER, by=by, now=now)
     callback = read_callback(pasted)
     if not hmac.compare_digest(callback.state.encode(), flow.secret["state"].encode()):
-        raise CallbackInvalid("That address is of another sign-in. Paste the one that this sign-in ended at.")
+        raise CallbackInvalid(_("That address is of another sign-in. Paste the one that this sign-in ended at."))
     flows.take(flow)
     if callback.error:
-        raise CredentialRefused(f"The sign-in was not completed ({callback.error}). Start a new one.", reason=callback.error)
+        raise CredentialRefused(
+            _("The sign-in was not completed (%(error)s). Start a new one.") % {"error": callback.error}, reason=callback.error
+        )
     return joining.exchange(
         organization,
         callback.code,
@@ -117,15 +120,15 @@ def read_callback(pasted: str) -> Callback:
     """The address as people paste it: whole, or from its `?` on, or without that. Raises CallbackInvalid, which quotes nothing."""
     text = pasted.strip().strip("<>\"'")
     if not text or len(text) > LONGEST_CALLBACK:
-        raise CallbackInvalid("Paste the address that the browser shows after the sign-in.")
+        raise CallbackInvalid(_("Paste the address that the browser shows after the sign-in."))
     try:
         query = urlsplit(text).query if "?" in text else text.partition("#")[0]
         found = parse_qs(query, max_num_fields=40)
     except ValueError:
-        raise CallbackInvalid("That is not an address.") from None
+        raise CallbackInvalid(_("That is not an address.")) from None
     state, code, error = (_only(found.get(name, [])) for name in ("state", "code", "error"))
     if not state or not (code or error):
-        raise CallbackInvalid("That address holds no sign-in: it ends in ?code=…&state=… . Copy all of it.")
+        raise CallbackInvalid(_("That address holds no sign-in: it ends in ?code=…&state=… . Copy all of it."))
     return Callback(state, code, "" if code else error[:80])
 
 

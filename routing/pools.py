@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import Organization, Team, User
@@ -34,12 +35,12 @@ def find(organization: Organization | None, name: str | None = None) -> Pool:
     """
     if name is None:
         if organization is None:
-            raise PoolUnknown("A shared pool is asked for by its name.")
+            raise PoolUnknown(_("A shared pool is asked for by its name."))
         return default(organization)
     pool = Pool.objects.filter(organization=organization, name__iexact=name.strip()).first()
     if pool is None:
-        known = ", ".join(Pool.objects.filter(organization=organization).values_list("name", flat=True)) or "none yet"
-        raise PoolUnknown(f"There is no pool {name.strip()!r}. Pools: {known}.")
+        known = ", ".join(Pool.objects.filter(organization=organization).values_list("name", flat=True)) or _("none yet")
+        raise PoolUnknown(_("There is no pool %(name)r. Pools: %(known)s.") % {"name": name.strip(), "known": known})
     return pool
 
 
@@ -76,11 +77,11 @@ def set_pool(
     """
     name = name.strip()
     if not 1 <= len(name) <= 80 or not name.isprintable():
-        raise PoolRefused("A pool's name has 1 to 80 printable characters.")
+        raise PoolRefused(_("A pool's name has 1 to 80 printable characters."))
     if organization is not None and plans:
-        raise PoolRefused("Plans offer shared pools; this one belongs to an organization.")
+        raise PoolRefused(_("Plans offer shared pools; this one belongs to an organization."))
     if organization is not None and any(team.organization_id != organization.pk for team in teams or ()):
-        raise PoolRefused("A team of another organization cannot use this pool.")
+        raise PoolRefused(_("A team of another organization cannot use this pool."))
     with transaction.atomic():
         changed(None if organization is None else organization.pk)
         pool = Pool.objects.select_for_update(no_key=True).filter(organization=organization, name__iexact=name).first()
@@ -101,15 +102,18 @@ def set_strategy(pool: Pool, fields: Mapping[str, Any], *, by: User | None) -> P
     """Gives the pool these SETTINGS; what is not named stays. Holds on the next request. Raises PoolRefused."""
     unknown = sorted(set(fields) - set(SETTINGS))
     if unknown:
-        raise PoolRefused(f"A pool has no {', '.join(unknown)}.")
+        raise PoolRefused(_("A pool has no %(unknown)s.") % {"unknown": ", ".join(unknown)})
     if fields.get("strategy", pool.strategy) not in Pool.Strategy.values:
-        raise PoolRefused(f"There is no strategy {fields['strategy']!r}. Strategies: {', '.join(Pool.Strategy.values)}.")
+        raise PoolRefused(
+            _("There is no strategy %(strategy)r. Strategies: %(values)s.")
+            % {"strategy": fields["strategy"], "values": ", ".join(Pool.Strategy.values)}
+        )
     if not 100 <= fields.get("safety_percent", pool.safety_percent) <= 2000:
-        raise PoolRefused("A fresh placement needs room for 1 to 20 turns.")
+        raise PoolRefused(_("A fresh placement needs room for 1 to 20 turns."))
     if not 0 <= fields.get("loyalty_percent", pool.loyalty_percent) <= 1000:
-        raise PoolRefused("A warm session leaves below 0 to 10 turns of room.")
+        raise PoolRefused(_("A warm session leaves below 0 to 10 turns of room."))
     if min(fields.get("base_short_credits", 1), fields.get("base_weekly_credits", 1)) < 1:
-        raise PoolRefused("A Plus carries at least one credit.")
+        raise PoolRefused(_("A Plus carries at least one credit."))
     with transaction.atomic():
         changed(pool.organization_id)
         pool = Pool.objects.select_for_update(no_key=True).get(pk=pool.pk)
@@ -129,7 +133,7 @@ def move_account(account: PoolAccount, pool: Pool, *, by: User | None) -> PoolAc
         account = rows.select_for_update(of=("self",), no_key=True).get(pk=account.pk)
         before = account.pool
         if None not in (before.organization_id, pool.organization_id) and before.organization_id != pool.organization_id:
-            raise PoolRefused("The account belongs to another organization.")
+            raise PoolRefused(_("The account belongs to another organization."))
         owners = {before.organization_id, pool.organization_id}
         changed(None if None in owners else pool.organization_id)
         account.pool = pool
@@ -137,7 +141,7 @@ def move_account(account: PoolAccount, pool: Pool, *, by: User | None) -> PoolAc
             with transaction.atomic():
                 account.save(update_fields=["pool"])
         except IntegrityError as error:
-            raise PoolRefused(f"The pool {pool.name} has this account already.") from error
+            raise PoolRefused(_("The pool %(name)s has this account already.") % {"name": pool.name}) from error
         _record(pool, by, "account.moved", {"label": account.label, "from": before.name, "to": pool.name})
         publish = partial(versions.publish, pool.pk, pool.organization_id, account.pk, account.credential_version)
         transaction.on_commit(publish, robust=True)

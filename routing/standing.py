@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from accounts import display
@@ -154,7 +155,7 @@ def _speaks_messages(one: Standing) -> bool:
 
 
 def _waiting(one: Standing) -> Standing:
-    return replace(one, state=STANDBY, why="used when no lower tier has room")
+    return replace(one, state=STANDBY, why=_("used when no lower tier has room"))
 
 
 def _standing(pool: PoolSnapshot, account: AccountSnapshot, row: PoolAccount, reading: Reading | None) -> Standing:
@@ -201,18 +202,20 @@ def _passing(
     """The state of an account that is meant to serve, until when, and why; as `routing.choice` would take it."""
     now_ms = reading.now_ms
     if exhausted := known.exhausted_until_ms(now_ms):
-        return COOLING, _moment(exhausted), "used up"
+        return COOLING, _moment(exhausted), _("used up")
     if known.cooling_until_ms > now_ms:
-        return COOLING, _moment(known.cooling_until_ms), "its upstream failed"
+        return COOLING, _moment(known.cooling_until_ms), _("its upstream failed")
     if until_ms:
         return (
             COOLING,
             _moment(until_ms),
-            f"at the {account.floor_percent} % its person keeps" if account.floor_percent else "used up",
+            _("at the %(percent)s %% its person keeps") % {"percent": account.floor_percent}
+            if account.floor_percent
+            else _("used up"),
         )
-    candidate, _ = eligibility.measure(pool, account, known, now_ms)
+    candidate = eligibility.measure(pool, account, known, now_ms)[0]
     if pace.head(candidate, Turn(0.0)) < pool.safety * reading.turn:
-        return DRAINING, None, "too little room for a new turn; running ones finish"
+        return DRAINING, None, _("too little room for a new turn; running ones finish")
     return SERVING, None, ""
 
 

@@ -1,25 +1,33 @@
 """The text that an owner accepts before sign-in accounts may be pooled, and that it was accepted."""
 
+import textwrap
 from datetime import datetime
 
 from django.db import transaction
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from accounts import audit, permissions
 from accounts.models import Member, Organization, User
 from accounts.permissions import Action
 from routing.errors import TermsNotAccepted
 
-SIGN_IN_TERMS = """\
-You are about to put a personal sign-in account into a pool that other people use.
-
-The provider's terms of service may forbid giving others access to such an account, and the provider may limit or close it.
-Weir cannot permit what the provider forbids. By accepting, you confirm for your organization that you have read the
-provider's terms, that you may pool this account under them, and that the person it belongs to has agreed.
-
-That person is named on the account, is told by e-mail, and may withdraw it at any time. Accounts with an API key need none of
-this. Your acceptance is recorded with your name and the time.\
-"""
+PARAGRAPHS = (
+    gettext_noop("You are about to put a personal sign-in account into a pool that other people use."),
+    gettext_noop(
+        "The provider's terms of service may forbid giving others access to such an account, and the provider may limit "
+        "or close it. Weir cannot permit what the provider forbids. By accepting, you confirm for your organization "
+        "that you have read the provider's terms, that you may pool this account under them, and that the person it "
+        "belongs to has agreed."
+    ),
+    gettext_noop(
+        "That person is named on the account, is told by e-mail, and may withdraw it at any time. Accounts with an API "
+        "key need none of this. Your acceptance is recorded with your name and the time."
+    ),
+)
+"""As a page shows them, in its language."""
+SIGN_IN_TERMS = "\n\n".join(textwrap.fill(part, 126) for part in PARAGRAPHS)
+"""What is accepted and recorded: the English text."""
 
 
 def accepted_by(member: Member, *, said: bool) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from accounts import display
+from accounts import display, locales
 from routing.outlook import HORIZON, Week
 
 ROW_HEIGHT, TOP, MOST_ROWS = 56, 30, 12
@@ -84,5 +84,5 @@ def _marks(zone: ZoneInfo, now: datetime) -> list[tuple[str, str]]:
         at = datetime(day.year, day.month, day.day, tzinfo=zone)
         share = (at - now) / HORIZON * 100
         if 0 <= share < 96:
-            found.append((f"{share:.1f}%", f"{at:%a}"))
+            found.append((f"{share:.1f}%", locales.current().weekdays[at.weekday()]))
     return found

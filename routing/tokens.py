@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from routing.errors import AuthFileInvalid
 
 AUTH_CLAIM = "https://api.openai.com/auth"
@@ -66,12 +68,14 @@ def _text(value: object) -> str:
 def read_auth_json(auth_json: object) -> SignIn:
     """What `auth.json` of the vendor's CLI holds. Raises AuthFileInvalid, whose message never quotes the file."""
     if not isinstance(auth_json, dict):
-        raise AuthFileInvalid("The file is not a JSON object as written by the CLI's sign-in.")
+        raise AuthFileInvalid(_("The file is not a JSON object as written by the CLI's sign-in."))
     found = _object(auth_json, "tokens")
     access, refresh, identity = (_text(found.get(name)) for name in ("access_token", "refresh_token", "id_token"))
     missing = [name for name, value in (("access_token", access), ("refresh_token", refresh), ("id_token", identity)) if not value]
     if missing:
-        raise AuthFileInvalid(f"The file holds no tokens.{', tokens.'.join(missing)}: sign in with the CLI first.")
+        raise AuthFileInvalid(
+            _("The file holds no tokens.%(missing)s: sign in with the CLI first.") % {"missing": ", tokens.".join(missing)}
+        )
     return read(access, refresh, identity, account_id=_text(found.get("account_id")))
 
 
@@ -82,12 +86,12 @@ def read(access_token: str, refresh_token: str, id_token: str, *, account_id: st
     account_id = _text(auth.get("chatgpt_account_id")) or account_id
     user_id = _text(auth.get("chatgpt_user_id")) or _text(auth.get("user_id")) or _text(about.get("sub"))
     if not account_id or not user_id:
-        raise AuthFileInvalid("The id_token does not name a workspace and a user.")
+        raise AuthFileInvalid(_("The id_token does not name a workspace and a user."))
     if len(account_id) > 100 or len(user_id) > 99:
-        raise AuthFileInvalid("The id_token names a workspace or user that is too long.")
+        raise AuthFileInvalid(_("The id_token names a workspace or user that is too long."))
     # Both travel in headers, and a line break there would be a second header.
     if not all(part.isascii() and part.isprintable() for part in (access_token, account_id)):
-        raise AuthFileInvalid("The tokens hold characters that no token has.")
+        raise AuthFileInvalid(_("The tokens hold characters that no token has."))
     return SignIn(
         access_token=access_token,
         refresh_token=refresh_token,

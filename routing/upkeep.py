@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
-from accounts import audit
+from accounts import audit, display
 from accounts.models import User
 from routing import accounts, pools, withdrawal
 from routing.errors import AccountError
@@ -38,21 +39,29 @@ def change(account: PoolAccount, fields: Mapping[str, Any], *, by: User | None) 
 def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(fields) - set(FIELDS))
     if unknown:
-        raise AccountError(f"An account has no {', '.join(unknown)} to set.")
+        raise AccountError(_("An account has no %(unknown)s to set.") % {"unknown": ", ".join(unknown)})
     wanted = dict(fields)
     if "label" in wanted:
         wanted["label"] = accounts.checked_label(wanted["label"])
     if wanted.get("models_served") is not None:
         wanted["models_served"] = accounts.checked_models(wanted["models_served"])
     if not 0 <= wanted.get("floor_percent", 0) <= 100:
-        raise AccountError("What its person keeps is 0 to 100 percent of each window.", field="floor_percent")
+        raise AccountError(_("What its person keeps is 0 to 100 percent of each window."), field="floor_percent")
     cap, weight = wanted.get("concurrency_cap"), wanted.get("weight_thousandths")
     if cap is not None and not 1 <= cap <= MOST_AT_ONCE:
-        raise AccountError(f"It carries 1 to {MOST_AT_ONCE:,} requests at once; to stop it, pause it.", field="concurrency_cap")
+        raise AccountError(
+            _("It carries 1 to %(most_at_once)s requests at once; to stop it, pause it.")
+            % {"most_at_once": display.count(MOST_AT_ONCE)},
+            field="concurrency_cap",
+        )
     if not -HIGHEST_TIER <= wanted.get("priority", 0) <= HIGHEST_TIER:
-        raise AccountError(f"Tiers are {-HIGHEST_TIER} to {HIGHEST_TIER}; the lowest is used first.", field="priority")
+        raise AccountError(
+            _("Tiers are %(value)s to %(highest_tier)s; the lowest is used first.")
+            % {"value": -HIGHEST_TIER, "highest_tier": HIGHEST_TIER},
+            field="priority",
+        )
     if weight is not None and not 1 <= weight <= MOST_WEIGHT:
-        raise AccountError("Its weight is 0.001 to 1,000 times a Plus.", field="weight_thousandths")
+        raise AccountError(_("Its weight is 0.001 to 1,000 times a Plus."), field="weight_thousandths")
     return wanted
 
 
@@ -72,7 +81,10 @@ def _turned(account: PoolAccount, of: str, to: str, action: str, by: User | None
         if account.status == to:
             return account
         if account.status != of:
-            raise AccountError(f"{account.label} is neither serving nor paused: {account.get_status_display().lower()}.")
+            raise AccountError(
+                _("%(label)s is neither serving nor paused: %(get_status_display)s.")
+                % {"label": account.label, "get_status_display": account.get_status_display().lower()}
+            )
         account.status = to
         account.save(update_fields=["status"])
         _record(account, by, action, {})
@@ -95,9 +107,9 @@ def new_withdrawal_link(account: PoolAccount, *, by: User | None) -> str:
     with transaction.atomic():
         account = _locked(account)
         if account.kind != PoolAccount.Kind.CHATGPT:
-            raise AccountError("An API key is no person's: take it out instead.")
+            raise AccountError(_("An API key is no person's: take it out instead."))
         if account.status == PoolAccount.Status.WITHDRAWN:
-            raise AccountError("It has been taken out already.")
+            raise AccountError(_("It has been taken out already."))
         organization = account.pool.organization
         assert organization is not None, "shared accounts are an operator's"
         link = withdrawal.new_link(account)

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 import httpx
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from routing import addresses
 from routing.errors import CredentialRefused, CredentialUnverified
@@ -55,7 +56,9 @@ def _ask(url: str, headers: dict[str, str], *, pinned: str | None) -> None:
             status = answer.status_code
             body = _beginning(answer) if status in REFUSED else b""
     except httpx.HTTPError as error:
-        raise CredentialUnverified("The upstream does not answer, so nothing was changed.", reason=type(error).__name__) from None
+        raise CredentialUnverified(
+            _("The upstream does not answer, so nothing was changed."), reason=type(error).__name__
+        ) from None
     _judge(status, body)
 
 
@@ -75,7 +78,7 @@ def _judge(status: int, body: bytes) -> None:
     if status in REFUSED:
         _refuse(status, body)
     if status >= UNAVAILABLE_FROM or 300 <= status < 400:
-        raise CredentialUnverified("The upstream cannot tell now, so nothing was changed.", reason=f"status {status}")
+        raise CredentialUnverified(_("The upstream cannot tell now, so nothing was changed."), reason=f"status {status}")
 
 
 def _refuse(status: int, body: bytes) -> NoReturn:
@@ -88,4 +91,4 @@ def _refuse(status: int, body: bytes) -> NoReturn:
     except (ValueError, RecursionError):
         code = None
     reason = code[:80] if isinstance(code, str) and code else f"status {status}"
-    raise CredentialRefused(f"The upstream refuses it ({reason}).", reason=reason)
+    raise CredentialRefused(_("The upstream refuses it (%(reason)s).") % {"reason": reason}, reason=reason)

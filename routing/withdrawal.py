@@ -9,6 +9,8 @@ from django.conf import settings
 from django.core.mail import send_mail
 from django.db import transaction
 from django.template.loader import render_to_string
+from django.utils import translation
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import Organization, User
@@ -46,9 +48,12 @@ def tell(account: PoolAccount, organization: Organization, link: str, *, by: Use
         logger.warning("nobody to tell of a pooled sign-in", extra={"account": str(account.uuid)})
         return
     try:
+        # Who added it reads pages in a language of their own, which need not be the person's.
+        with translation.override("en"):
+            message = render_to_string("emails/account_joined.txt", about)
         send_mail(
             subject="Your sign-in was put into a pool",
-            message=render_to_string("emails/account_joined.txt", about),
+            message=message,
             from_email=None,
             recipient_list=[account.email],
         )
@@ -78,7 +83,9 @@ def withdraw(organization: Organization, account: str, *, by: User | None) -> Po
         found = [row for row in rows if account in _names(row)]
         if len(found) != 1:
             what = "No sign-in account" if not found else "More than one sign-in account"
-            raise AccountError(f"{what} of {organization.slug} is called {account!r}.")
+            raise AccountError(
+                _("%(what)s of %(slug)s is called %(account)r.") % {"what": what, "slug": organization.slug, "account": account}
+            )
         row = found[0]
         if row.status != PoolAccount.Status.WITHDRAWN:
             _take_out(row, actor=by, actor_label=audit.OPERATOR_LABEL)

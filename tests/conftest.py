@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test import TransactionTestCase
+from django.utils import translation
 
 from config import scope
 from tests import plugin
@@ -64,3 +65,10 @@ def upstream(upstream_process: ScriptedUpstream) -> ScriptedUpstream:
     """The scripted upstream with nothing scripted and nothing received."""
     upstream_process.reset()
     return upstream_process
+
+
+@pytest.fixture(autouse=True)
+def english() -> Iterator[None]:
+    """A page that a test asked for in another language leaves it active in the test's thread."""
+    yield
+    translation.deactivate()

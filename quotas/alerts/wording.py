@@ -192,13 +192,13 @@ class _Teller:
         ]
 
     def account(self) -> tuple[str, list[str]]:
-        reason = str(self.facts["reason"]).rstrip(".")
+        reason = self._reason()
         title = _("%(account)s needs sign-in") % {"account": self.facts["label"]}
         return title, [*([reason] if reason else []), _("its requests go to other accounts")]
 
     def no_account(self) -> tuple[str, list[str]]:
         refused, members = self.facts["refused"], self.facts["members"]
-        reason = str(self.facts["reason"]).rstrip(".")
+        reason = self._reason()
         if self.facts["model"]:
             title = _("No account of the pool can serve %(model)s") % {"model": self.facts["model"]}
         else:
@@ -235,6 +235,11 @@ class _Teller:
         if self.alert.member is None:
             return _("The plan’s quota")
         return _("Your seat’s quota") if self.is_own else _("%(name)s’s seat") % {"name": self.alert.member}
+
+    def _reason(self) -> str:
+        """Kept in English; what is known of it is told as the reader speaks."""
+        kept = str(self.facts["reason"])
+        return _(kept).rstrip(".") if kept else ""
 
     def _resets(self) -> str:
         return _("resets %(at)s") % {"at": self.at(self.facts["resets_at"])}

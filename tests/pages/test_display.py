@@ -132,6 +132,16 @@ def test_a_time_element_holds_utc_for_machines() -> None:
     assert template.render(context) == '<time datetime="2026-11-18T23:30:00+00:00">Thu 00:30</time> 10 h 10 min Thu 19 Nov'
 
 
+def test_a_month_and_a_day_stand_alone() -> None:
+    today = date(2026, 11, 18)
+    assert (display.month(today, today), display.month(date(2025, 12, 1), today)) == ("November", "December 2025")
+    assert display.day_alone(date(2026, 11, 8)) == "08 Nov 2026"
+    with translation.override("ru"):
+        assert (display.month(today, today), display.day_alone(today)) == ("Ноябрь", "18 ноя 2026")
+    with translation.override("vi"):
+        assert (display.month(date(2025, 12, 1), today), display.day_alone(today)) == ("Tháng 12/2025", "18/11/2026")
+
+
 def test_a_day_names_its_year_only_when_it_is_another() -> None:
     assert display.day(date(2026, 11, 1), date(2026, 11, 18)) == "Sun 1 Nov"
     assert display.day(date(2025, 12, 31), date(2026, 1, 1)) == "Wed 31 Dec 2025"

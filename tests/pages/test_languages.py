@@ -1,10 +1,16 @@
 """Languages: the person's choice holds, else the browser's; the API speaks English."""
 
 import pytest
+from django.conf import settings
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 
+from accounts import languages
 from accounts.models import User
+from billing import price_lines
+from quotas import remaining, request_told
+from quotas.models import Refusal
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -48,3 +54,24 @@ def test_the_api_speaks_english() -> None:
     answer = Client().get("/api/v1/status", headers={"accept-language": "ru"})
     assert answer.status_code == 401
     assert answer.json()["error"]["message"] == "Authentication credentials were not provided."
+
+
+@pytest.mark.parametrize(
+    ("own", "cookie", "header", "spoken"),
+    [("vi", "ru", b"en", "vi"), ("", "ru", b"en", "ru"), ("", "", b"ru,en;q=0.5", "ru"), ("", "xx", b"fr", "en")],
+)
+def test_a_socket_speaks_as_its_page(own: str, cookie: str, header: bytes, spoken: str) -> None:
+    scope = {"cookies": {settings.LANGUAGE_COOKIE_NAME: cookie}, "headers": [(b"accept-language", header)]}
+    assert languages.of_socket(scope, User(language=own)) == spoken
+    assert languages.of_socket({}, None) == "en"
+
+
+def test_what_the_code_says_is_written_as_the_page_is() -> None:
+    """Numbers of sentences follow the language, and come back with it; what is kept of a limit does not."""
+    row = Refusal(code="rate_limit_exceeded", scope="member", metric="requests_per_minute", limit=1234)
+    assert request_told.refused_briefly(row) == "1,234 / min"
+    with translation.override("ru"):
+        assert "1\N{NO-BREAK SPACE}234" in request_told.refused_briefly(row)
+        assert remaining.amount("requests", -1234) == "−1\N{NO-BREAK SPACE}234"
+        assert price_lines.thousandths(2500) == "2,5"
+    assert price_lines.thousandths(2500) == "2.5"
