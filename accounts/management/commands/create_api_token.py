@@ -22,7 +22,11 @@ class Command(OperatorCommand):
         parser.add_argument("email", metavar="MEMBER_EMAIL", help="as whom it acts")
         parser.add_argument("--name", required=True, metavar="NAME", help="what the token is for")
         parser.add_argument(
-            "--scope", dest="scopes", action="append", choices=api_tokens.SCOPES, help="what it may do; may be repeated (all that the role may use)"
+            "--scope",
+            dest="scopes",
+            action="append",
+            choices=api_tokens.SCOPES,
+            help="what it may do; may be repeated (all that the role may use)",
         )
         parser.add_argument("--days", type=int, metavar="N", help="how long it lasts (until it is revoked)")
 
