@@ -42,6 +42,10 @@ class UserAdmin(InstallAdmin):
         "last_name",
     )  # fmt: skip
 
+    def organizations_of(self, obj: User) -> list[int]:
+        """Whose keys a switched off person holds: they are refused from the next request on."""
+        return list(Member.objects.current().filter(user=obj).values_list("organization_id", flat=True))
+
     def rows_of(self, member: Member, rows: QuerySet[User]) -> QuerySet[User]:
         own = Member.objects.current().filter(organization_id=member.organization_id)
         return rows.filter(pk__in=own.values("user_id"))

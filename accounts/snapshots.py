@@ -12,7 +12,7 @@ from config import scope
 
 @dataclass(frozen=True, slots=True)
 class KeySnapshot:
-    """A key that has not been revoked, of a member who has not been removed. `expires_at` is judged where it is used."""
+    """A key that has not been revoked, of a member who was not removed and whose account is not switched off. `expires_at` is judged where it is used."""
 
     key_id: int
     uuid: UUID
@@ -61,7 +61,7 @@ def load(organization_id: int) -> AccountsSnapshot:
     rows = (
         ApiKey.objects.for_organization(organization)
         .unrevoked()
-        .filter(member__removed_at=None)
+        .filter(member__removed_at=None, member__user__is_active=True)
         .select_related("member__user", "member__team")
         .order_by("pk")
     )

@@ -12,6 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from accounts import members
 from accounts.models import ApiKey, AuditEvent, Invitation, Job, Member, Organization, Team, User
 from billing import usage
 from billing.events import Body, UsageEvent
@@ -238,6 +239,18 @@ def test_a_changed_row_reaches_the_path_and_leaves_other_columns_alone(site: Cli
     told = AuditEvent.objects.get(organization=organization, action="account.changed")
     assert (told.actor, told.object_id) == (operator, str(account.uuid))
     assert told.data["after"] == {"label": "Renamed", "weight_thousandths": 2500, "floor_percent": 20, "priority": 1}
+
+
+def test_who_is_switched_off_is_refused_in_each_of_their_organizations(site: Client) -> None:
+    first, second, other = (factories.organization() for _ in range(3))
+    member = factories.member(first)
+    assert member.user is not None
+    members.add(second, member.user.email, role="developer", by=None)
+    versions = {one.pk: Organization.objects.get(pk=one.pk).config_version for one in (first, second, other)}
+    assert site.post(where(User, "change", member.user.pk), {"is_active": ""}).status_code == 302
+    assert not User.objects.get(pk=member.user.pk).is_active
+    now = {one.pk: Organization.objects.get(pk=one.pk).config_version for one in (first, second, other)}
+    assert now == {first.pk: versions[first.pk] + 1, second.pk: versions[second.pk] + 1, other.pk: versions[other.pk]}
 
 
 def test_a_changed_plan_reaches_everybody_on_it(site: Client) -> None:

@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from accounts import keys, members, snapshots
-from accounts.models import Organization
+from accounts.models import Organization, User
 from config import snapshot
 from config.clock import utc_now
 from tests import factories
@@ -27,6 +27,14 @@ class TestLoading:
         loaded = snapshots.load(organization.pk)
         assert list(loaded.keys) == [kept.row.public_id]
         assert (loaded.organization_id, loaded.uuid, loaded.slug) == (organization.pk, organization.uuid, organization.slug)
+
+    def test_keys_of_who_is_switched_off_are_absent(self) -> None:
+        organization = factories.organization(plan=None)
+        member = factories.member(organization)
+        key = factories.api_key(member)
+        assert list(snapshots.load(organization.pk).keys) == [key.row.public_id]
+        User.objects.filter(pk=member.user_id).update(is_active=False)
+        assert list(snapshots.load(organization.pk).keys) == []
 
     def test_it_takes_two_queries_whatever_the_number_of_keys(self) -> None:
         organization = factories.organization(plan=None)
