@@ -12,7 +12,10 @@ from config import scope
 
 @dataclass(frozen=True, slots=True)
 class KeySnapshot:
-    """A key that has not been revoked, of a member who was not removed and whose account is not switched off. `expires_at` is judged where it is used."""
+    """A key that has not been revoked, of a member who was not removed and whose account is not switched off.
+
+    `expires_at` is judged where it is used.
+    """
 
     key_id: int
     uuid: UUID
