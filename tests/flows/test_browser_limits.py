@@ -103,16 +103,16 @@ def test_a_limit_a_refusal_its_reason_a_request_and_more(
 
         # Changed in the table itself, by keyboard: Escape leaves, Enter saves.
         row = boss.locator("#people tr", has_text=str(developer)).first
-        row.get_by_role("link", name="Change").click()
+        row.get_by_role("link", name="daily limit:").click()
         field = boss.get_by_label(f"{developer}’s daily limit, in credits")
         if has_script:
             field.press("Escape")
             field.wait_for(state="detached")
-            row.get_by_role("link", name="Change").click()
+            row.get_by_role("link", name="daily limit:").click()
         field.fill("20")
         field.press("Enter")
         boss.get_by_text(f"{developer}’s daily limit is 20.00 credits from the next request on.").wait_for()
-        row.get_by_role("link", name="Change").click()
+        row.get_by_role("link", name="daily limit:").click()
         boss.get_by_role("button", name="Remove the limit").click()
         boss.get_by_text(f"{developer}’s daily limit is gone from the next request on").wait_for()
         assert call().status_code == 200

@@ -384,3 +384,80 @@ def test_the_number_of_queries_does_not_grow_with_members_and_limits(world: Worl
         page = client.get(made.path(world.owner, "members")).content.decode()
     assert len(names(page)) == 13
     assert len(many) == len(few)
+
+
+class TestMany:
+    """One change for many: the door; what it does is `tests/quotas/test_bulk.py`."""
+
+    def send(self, world: World, by: Member, of: list[Any], **data: str) -> Any:
+        fields = {"member": [str(getattr(one, "uuid", one)) for one in of], **data}
+        return made.signed_in(by).post(f"/o/{world.organization.slug}/members/bulk", fields)
+
+    def test_a_limit_is_asked_for_previewed_and_set(self, world: World) -> None:
+        people = [world.developer, world.owner]
+        asked = self.send(world, world.owner, people, do="limit").content.decode()
+        assert "2 members, in one step: all or nothing" in asked
+        fields = {"do": "limit", "metric": "credits", "window": "7d", "amount": "1,250"}
+        previewed = self.send(world, world.owner, people, step="preview", **fields).content.decode()
+        assert previewed.count("<strong>1,250</strong>") == 2
+        assert not Limit.objects.filter(organization=world.organization, window="7d").exists()
+        done = self.send(world, world.owner, people, step="apply", **fields)
+        assert done.status_code == 302
+        assert set(Limit.objects.filter(organization=world.organization, window="7d").values_list("amount", flat=True)) == {
+            1250 * made.CREDIT
+        }
+
+    def test_who_cannot_be_is_left_out_on_wish(self, world: World) -> None:
+        team = factories.team(world.organization, "Night")
+        fields = {"do": "move", "team": str(team.uuid)}
+        page = self.send(world, world.owner, [world.developer, world.owner], step="apply", **fields)
+        assert page.status_code == 409
+        assert "Nothing was changed: 1 of 2 cannot be." in page.content.decode()
+        page = self.send(world, world.owner, [world.developer, world.owner], step="trim", **fields).content.decode()
+        assert "Change 1 member<" in page
+        assert str(world.owner.uuid) not in page.split('id="many-form"')[1].split("</form>")[0]
+
+    def test_a_removal_needs_its_number_typed(self, world: World) -> None:
+        refused = self.send(world, world.owner, [world.developer], do="remove", step="apply", confirm="2")
+        assert (refused.status_code, "Nobody was removed: the number typed was another one." in refused.content.decode()) == (
+            422,
+            True,
+        )
+        world.developer.refresh_from_db()
+        assert world.developer.removed_at is None
+        assert self.send(world, world.owner, [world.developer], do="remove", step="apply", confirm="1").status_code == 302
+        world.developer.refresh_from_db()
+        assert world.developer.removed_at is not None
+
+    def test_a_foreign_member_a_missing_one_and_nonsense_are_one_answer(self, world: World) -> None:
+        foreign = factories.member(factories.organization())
+        for one in (foreign, "0b2f0a5e-5f3a-4f8c-9a9d-3f0d3c1f0f10", "nonsense"):
+            assert self.send(world, world.owner, [world.developer, one], do="limit").status_code == 404
+        assert self.send(world, world.owner, [world.developer], do="no-such").status_code == 404
+        assert self.send(world, world.owner, [], do="limit").status_code == 422
+
+    def test_nothing_is_undone_twice_or_by_another_id(self, world: World) -> None:
+        client = made.signed_in(world.owner)
+        url = f"/o/{world.organization.slug}/members"
+        fields = {
+            "member": [str(world.developer.uuid)],
+            "do": "limit",
+            "metric": "credits",
+            "window": "7d",
+            "amount": "5",
+            "step": "apply",
+        }
+        client.post(f"{url}/bulk", fields)
+        [offer] = re.findall(r'name="undo" value="([^"]+)"', client.get(url).content.decode())
+        said = client.post(f"{url}/undo", {"undo": "another"}, follow=True).content.decode()
+        assert "There is nothing to undo any more." in said
+        assert "Undone: it is as it was before." in client.post(f"{url}/undo", {"undo": offer}, follow=True).content.decode()
+        assert not Limit.objects.filter(organization=world.organization, window="7d").exists()
+        assert "There is nothing to undo any more." in client.post(f"{url}/undo", {"undo": offer}, follow=True).content.decode()
+
+    def test_the_list_is_narrowed_by_name_team_and_closeness(self, world: World) -> None:
+        world.set("100", of=world.developer)
+        assert world.developer.user is not None
+        for query, expected in ((f"?q={world.developer.user.email[:12].upper()}", 1), ("?low=1", 0), ("?q=nobody-like-this", 0)):
+            page = made.signed_in(world.owner).get(f"/o/{world.organization.slug}/members{query}").content.decode()
+            assert len(names(page)) == expected, query
