@@ -45,7 +45,11 @@ HTTP_RULES: dict[str, list[tuple[str, str, bytes | None]]] = {
     r"": [],  # Django's: walked in test_routes.
 }
 HTTP = [*PATHS.values(), *(one for asked in HTTP_RULES.values() for one in asked)]
-WEBSOCKET_RULES = {r"^(?:v1|backend-api/codex)/responses$": "/v1/responses", r"^ws/": "/ws/o/{slug}/key", r"": "/elsewhere"}
+WEBSOCKET_RULES = {
+    r"^(?:v1|backend-api/codex)/responses$": "/v1/responses",
+    r"^ws/": "/ws/o/{slug}/live?page=key",
+    r"": "/elsewhere",
+}
 
 
 def patterns(router: Any) -> set[str]:
