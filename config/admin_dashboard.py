@@ -130,8 +130,8 @@ class _Page:
         }
         troubles = self.troubles()
         if not troubles:
-            return f"{burned} {_('Nothing needs you.')}"
-        return f"{burned} {_('Look at this:')} {'; '.join(troubles)}."
+            return _("%(burned)s Nothing needs you.") % {"burned": burned}
+        return _("%(burned)s Look at this: %(troubles)s.") % {"burned": burned, "troubles": "; ".join(troubles)}
 
     # -------------------------------------------------------------------------------------------------------------- tiles
 
