@@ -37,13 +37,15 @@ class Offer:
     """What a link that still holds offers.
 
     `organization` is None for the link that creates the first one: then its name and the owner's e-mail are asked for. `email`
-    may be empty only then. `has_password` means that the person signs in with the password they have; else they choose one.
+    may be empty only then. `has_password` means that the person signs in with the password they have; else they choose one. `name`
+    is what the organization calls them already, empty if nothing: then they say it.
     """
 
     invitation: Invitation
     organization: Organization | None
     email: str
     has_password: bool
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,11 @@ def _offer(invitation: Invitation | None, now: datetime) -> Offer:
     if invitation is None or invitation.accepted_at is not None or invitation.expires_at <= now:
         raise InvitationInvalid(_("This link does not hold any more. Ask for a new one."))
     user = User.objects.filter(email__iexact=invitation.email).first() if invitation.email else None
-    return Offer(invitation, invitation.organization, invitation.email, has_password=bool(user and user.has_usable_password()))
+    has_password = bool(user and user.has_usable_password())
+    member = None
+    if user and invitation.organization:
+        member = Member.objects.for_organization(invitation.organization).current().filter(user=user).first()
+    return Offer(invitation, invitation.organization, invitation.email, has_password, name=member.display_name if member else "")
 
 
 def _digest(token: str) -> str:

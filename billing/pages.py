@@ -31,7 +31,7 @@ def join(request: HttpRequest, token: str) -> HttpResponse:
     except InvitationInvalid:
         return render(request, "accounts/join.html", {"invitation": None}, status=404)
     form = forms.JoinForm(request.POST or None)
-    page = {"invitation": offer.invitation, "form": form, "has_password": offer.has_password}
+    page = {"invitation": offer.invitation, "form": form, "has_password": offer.has_password, "name": offer.name}
     if request.method != "POST":
         return render(request, "accounts/join.html", page)
     if not form.is_valid():

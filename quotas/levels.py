@@ -253,6 +253,17 @@ def tightness(row: LimitRow) -> tuple[bool, int]:
     return row.limit.metric in RATES, 10**8 if row.meter is None else row.meter.left * 10**6 // max(1, row.meter.limit)
 
 
+def first_to_hold(rows: Sequence[LimitRow]) -> LimitRow | None:
+    """The limit that stops a member first, as *My key* says it: of those that count credits of all models the one with the fewest
+    left; without any, the one with the least share left. What is used up comes first. None without limits that can be told."""
+    known = [row for row in rows if row.meter is not None]
+    used_up = [row for row in known if row.meter is not None and row.meter.left <= 0 and not row.meter.is_partial]
+    credits = [row for row in known if row.meter is not None and row.meter.unit == "credits" and not row.meter.is_partial]
+    if used_up or not credits:
+        return min(used_up or known, key=tightness, default=None)
+    return min(credits, key=lambda row: row.meter.left if row.meter is not None else 0)
+
+
 def _people(
     members: Sequence[Member], keys: dict[int, int], rows: Sequence[LimitRow], counters: Everybody | None
 ) -> Iterable[Person]:

@@ -179,7 +179,7 @@ def show_member(
         "found": found,
         "own_rows": own_rows,
         "other_rows": [row for row in rows if row not in own_rows],
-        "tightest": min((row for row in rows if row.meter), key=levels.tightness, default=None),
+        "tightest": levels.first_to_hold(rows),
         "counters": counters,
         "trouble": trouble,
         "used": counters.used.get(found.pk) if counters else None,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.http import Http404
+from django.test import Client
 
 from accounts import invitations, members, organizations, tenancy
 from accounts.errors import AlreadyMember, InvitationInvalid, NameInvalid, PasswordRefused
@@ -58,6 +59,17 @@ class TestOwnerLink:
         assert (str(accepted.member), accepted.member.organization, accepted.member.role) == ("Ada", organization, "owner")
         assert User.objects.get(email="ada@example.org").check_password(password)
         assert AuditEvent.objects.filter(organization=organization, action="invitation.accepted").count() == 1
+
+    def test_who_has_a_name_here_already_is_not_asked_for_one(self) -> None:
+        organization = factories.organization(plan=None)
+        unnamed = token_of(invitations.invite(organization, "ada@example.org", role="developer", now=NOW, by=None).url)
+        named = token_of(
+            invitations.invite(organization, "bea@example.org", role="developer", name="Bea Bell", now=NOW, by=None).url
+        )
+        assert [invitations.look_up(token, now=NOW).name for token in (unnamed, named)] == ["", "Bea Bell"]
+        pages = [Client().get(f"/join/{token}").content.decode() for token in (unnamed, named)]
+        assert ['name="name"' in page for page in pages] == [True, False]
+        assert "Bea Bell · as developer, bea@example.org" in pages[1]
 
     def test_it_works_once(self) -> None:
         _, token = owner_link()

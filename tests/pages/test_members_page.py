@@ -105,6 +105,21 @@ def test_each_member_stands_with_role_team_keys_use_and_tightest_limit(world: Wo
     assert '90.50</td><td class="hide-phone"></td><td class="hide-phone"></td></tr></tfoot>' in page
 
 
+def test_a_members_page_names_the_limit_that_stops_them_first_not_the_one_with_the_least_share_left(world: World) -> None:
+    made.used(factories.api_key(world.developer).row, 60_000_000)
+    world.set("100", of=world.developer)
+    world.set("200", window="month")
+    made.used(factories.api_key(world.elsewhere).row, 80_000_000)
+    page = get(world.owner, f"members/{world.developer.uuid}")
+    assert "<strong>40.00 credits left</strong> of" in page
+    assert "own, of the keys, and of the levels above</p>" in page
+    world.set("1000", window="month")
+    made.used(factories.api_key(world.elsewhere).row, 800_000_000)
+    assert "<strong>40.00 credits left</strong> of" in get(world.owner, f"members/{world.developer.uuid}")
+    world.set("60", of=world.developer)
+    assert "<strong>0 credits left</strong> of" in get(world.owner, f"members/{world.developer.uuid}")
+
+
 def test_without_numbers_the_page_says_so_and_limits_can_still_be_seen(world: World) -> None:
     organization = factories.organization(plan=None)
     owner = factories.member(organization, role="owner")
