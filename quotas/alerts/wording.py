@@ -49,7 +49,7 @@ RULES = {
         gettext_lazy("Every model that was asked for"),
         _LEADS,
     ),
-    Alert.Kind.IMPLAUSIBLE: (gettext_lazy("Usage that cannot be"), gettext_lazy("What upstreams report"), _LEADS),
+    Alert.Kind.IMPLAUSIBLE: (gettext_lazy("Implausible usage"), gettext_lazy("What upstreams report"), _LEADS),
     Alert.Kind.DRIFT: (gettext_lazy("Books that drift"), gettext_lazy("Counters, log and ledger"), _LEADS),
 }
 """When, for what, and who is told, by kind."""

@@ -10,9 +10,9 @@ TEMPLATES = Path(settings.BASE_DIR) / "templates"
 ENGLISH_ONLY = ("admin/", "billing/ratecard", "billing/_ratecard")
 """Of the operator; these stay English."""
 SAME_EVERYWHERE = {
-    "Weir", "· Weir", "CSV", "ZIP", "Excel", "Esc", "curl", "Python", "Codex CLI", "ChatGPT", "× Plus", "OpenID Connect",
-    "export WEIR_KEY=…", "Authorization: Bearer wt_…", "wr_", "wt_", "# ~/.codex/config.toml;", "https://…", "req_…",
-    "http://127.0.0.1:1455/auth/callback?code=…",
+    "Weir", "· Weir", "CSV", "ZIP", "Excel", "Esc", "curl", "Python", "Node", "Anthropic SDK", "Codex CLI", "ChatGPT", "× Plus",
+    "OpenID Connect", "export WEIR_KEY=…", "Authorization: Bearer wt_…", "wr_", "wt_", "# ~/.codex/config.toml;", "https://…",
+    "req_…", "http://127.0.0.1:1455/auth/callback?code=…",
 }  # fmt: skip
 TAG = r"\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\}"
 QUOTED = rf'"(?:[^"{{}}]|{TAG})*"'
