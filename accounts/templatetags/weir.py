@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 
 from accounts import display, keys
 
@@ -21,6 +22,12 @@ register.filter("elapsed", display.elapsed)
 register.filter("seconds", display.seconds)
 register.filter("initials", lambda name: display.initials(str(name)))
 register.filter("rotation", keys.rotation_of)
+
+
+@register.filter
+def unit(name: str) -> str:
+    """What a meter counts in, in the reader's language."""
+    return {"credits": gettext("credits"), "tokens": gettext("tokens"), "requests": gettext("requests")}.get(name, name)
 
 
 @register.filter
