@@ -1,5 +1,7 @@
 """The pages of the running demo, as the command that takes their pictures sees them."""
 
+import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +55,8 @@ UNSEEN = {
     "accounts/oidc/<str:provider_id>/login/callback/": BY_A_PROVIDER,
 }
 """Addresses without a picture, and why."""
+ANOTHER = re.compile("members-invite|pool-a|requests-month|alerts-add|finance-|my-|new-(?!overview)")
+"""Pages of a template that another page shows too: on a phone one of each is enough here."""
 DARK = ["sign-in", "key", "overview", "members", "member", "pool", "pool-add-browser", "request", "alerts", "usage", "invoice",
         "jobs", "settings", "new-overview"]  # fmt: skip
 
@@ -81,18 +85,21 @@ def test_every_page_has_a_picture_or_a_reason() -> None:
 @pytest.mark.browser
 @pytest.mark.timeout(600)
 def test_nothing_is_wrong_with_any_page(launch: Callable[..., Stack], environ: dict[str, str], tmp_path: Path) -> None:
-    """In light with the keyboard, and on a phone in the language with the longest words; in dark those with every component."""
+    """In light with the keyboard; each template on a phone in the language with the longest words, each component in dark."""
     chromium.executable()
     stack = launch("demo", embedded.free_port())
-    stack.wait_until((stack.var / "demo.json").exists)
+    stack.wait_until((stack.var / "demo.json").exists, within=120)
     beside = {**environ, "WEIR_VAR": str(stack.var)}
+    names = [one.name for one in pictures.PAGES]
     count = 0
-    for modes, names in ((("light", "ru-phone"), [one.name for one in pictures.PAGES]), (("dark",), DARK)):
-        asked = [*(word for mode in modes for word in ("--mode", mode)), *(word for name in names for word in ("--page", name))]
+    for mode, chosen in (("light", names), ("ru-phone", [one for one in names if not ANOTHER.match(one)]), ("dark", DARK)):
+        asked = ["--mode", mode, *(word for name in chosen for word in ("--page", name))]
         done = run("pictures", "--to", str(tmp_path), *asked, environ=beside, timeout=400)
-        number = len(modes) * len(names)
-        assert done.stdout.splitlines()[-1:] == [f"{number} pictures in {tmp_path}, 0 problems"], done.stdout + done.stderr
+        said = f"{len(chosen)} pictures in {tmp_path}, 0 problems"
+        assert done.stdout.splitlines()[-1:] == [said], done.stdout + done.stderr
         assert done.returncode == 0
-        count += number
+        count += len(chosen)
     assert len(list(tmp_path.glob("*.png"))) == count
     assert all(path.stat().st_size > 5_000 for path in tmp_path.iterdir())
+    stack.process.send_signal(signal.SIGTERM)
+    assert stack.process.wait(60) == 0
