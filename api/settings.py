@@ -167,6 +167,17 @@ class SignInTerms(Resource):
         accepted_at = Organization.objects.values_list("sign_in_terms_accepted_at", flat=True).get(pk=call.member.organization_id)
         return {"text": terms.SIGN_IN_TERMS, "accepted_at": iso(accepted_at)}
 
+    @operation(
+        "withdrawSignInTerms",
+        tag=TAG,
+        summary="Take the acceptance of the terms back",
+        description="No sign-in account joins any more; those that are there serve on. A second time changes nothing.",
+        scope=api_tokens.SETTINGS_WRITE,
+        action=Action.MANAGE_ORGANIZATION,
+    )
+    def delete(self, call: Call) -> None:
+        terms.withdraw(call.member.organization, by=call.by)
+
 
 def _set(call: Call, organization: Organization, asked: Mapping[str, Any]) -> None:
     """In a transaction. Raises what the settings raise."""

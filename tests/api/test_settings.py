@@ -76,6 +76,10 @@ def test_terms_are_accepted_on_the_record_once(world: World) -> None:
     first = world.owner.post("settings/sign-in-terms", body).json()
     assert world.owner.post("settings/sign-in-terms", body).json() == first
     assert AuditEvent.objects.filter(organization=world.organization, action="organization.sign_in_terms_accepted").count() == 1
+    for _ in range(2):
+        assert world.owner.delete("settings/sign-in-terms").status_code == 204
+    assert world.owner.get("settings").json()["sign_in_terms_accepted_at"] is None
+    assert AuditEvent.objects.filter(organization=world.organization, action="organization.sign_in_terms_withdrawn").count() == 1
 
 
 def test_a_model_stands_in_for_another(world: World) -> None:
