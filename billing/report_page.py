@@ -28,7 +28,7 @@ from billing.overview import Whose
 from billing.usage_report import Line, Range
 from config.clock import utc_now
 
-MOST_LINES = 500
+MOST_LINES = 200
 """The page shows the largest of them; the file has all, and the total counts all."""
 TITLES = {
     "day": gettext_noop("Day"),

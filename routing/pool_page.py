@@ -233,7 +233,7 @@ def _sick(member: Member, found: Sequence[Standing]) -> list[dict[str, Any]]:
 
 def _stand_in(member: Member, now: datetime) -> str:
     """The shared pool that carries the requests of an organization without accounts of its own; "" if there is none."""
-    config = snapshot.load(member.organization_id)
+    config = snapshot.current(member.organization_id)
     try:
         found = selection.pool_for(config, explanation.Nobody(), plan=explanation.plan_of(config, None, now))
     except NoAccountAvailable:

@@ -36,8 +36,8 @@ Statement = tuple[str, Any]
 class Command(OperatorCommand):
     help = (
         "Measures, on the usage of one organization: a report of its newest month by every grouping, every page of the "
-        "organization with the statements it takes, and a CSV file of many rows. Prints milliseconds (p50 and p95 of warm runs) "
-        "and megabytes, with their targets. Fill a test install first: seed_usage --rows 10000000."
+        "organization with how many statements read usage for it, and a CSV file of many rows. Prints milliseconds (p50 and p95 of "
+        "warm runs) and megabytes, with their targets. Fill a test install first: seed_usage --rows 10000000."
     )
 
     def arguments(self, parser: ArgumentParser) -> None:
@@ -80,7 +80,7 @@ class Command(OperatorCommand):
 
 def _sentence(one: Mapping[str, Any]) -> str:
     if "p50_ms" in one:
-        queries = f"   {one['queries']} queries" if "queries" in one else ""
+        queries = f"   {one['queries']} of usage" if "queries" in one else ""
         return f"{one['name']:32} p50 {one['p50_ms']:8.1f} ms   p95 {one['p95_ms']:8.1f} ms   target {one['target_ms']} ms{queries}"
     if "memory_mb" in one:
         return (
