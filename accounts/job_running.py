@@ -83,7 +83,7 @@ class Lease:
             self._end(held)
 
     def _held(self) -> Job:
-        rows = Job.objects.select_for_update().filter(pk=self.job.pk, state=Job.State.RUNNING, moved_at=self._moved_at)
+        rows = Job.objects.select_for_update(no_key=True).filter(pk=self.job.pk, state=Job.State.RUNNING, moved_at=self._moved_at)
         held = rows.first()
         if held is None:
             raise Ended

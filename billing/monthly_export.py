@@ -76,7 +76,7 @@ def save(
         raise MonthlyRefused(_("Choose at least one recipient."))
     with transaction.atomic():
         MonthlyExport.objects.bulk_create([MonthlyExport(organization=organization)], ignore_conflicts=True)
-        row = MonthlyExport.objects.select_for_update().get(organization=organization)
+        row = MonthlyExport.objects.select_for_update(no_key=True).get(organization=organization)
         if is_on and not row.is_on:
             row.since = _month_of(organization, now)
         row.is_on, row.files, row.recipients = is_on, [name for name in FILES if name in files], sorted(set(recipients))
@@ -95,7 +95,7 @@ def save(
 def try_again(send: MonthlySend, *, now: datetime) -> bool:
     """Makes the file anew and tells who was not told; False for one that is under way or done."""
     with transaction.atomic():
-        row = MonthlySend.objects.select_for_update().get(pk=send.pk)
+        row = MonthlySend.objects.select_for_update(no_key=True).get(pk=send.pk)
         if row.state not in (MonthlySend.State.FAILED, MonthlySend.State.NOBODY):
             return False
         row.tries, row.ended_at = 0, None
@@ -109,7 +109,7 @@ def try_again(send: MonthlySend, *, now: datetime) -> bool:
 def advance(organization: Organization, *, now: datetime) -> int:
     """Begins the months that are over, and takes those under way a step on; how many mails were sent."""
     with transaction.atomic():
-        row = MonthlyExport.objects.select_for_update().filter(organization=organization, is_on=True).first()
+        row = MonthlyExport.objects.select_for_update(no_key=True).filter(organization=organization, is_on=True).first()
         if row is not None:
             for month in _due(organization, row, now):
                 send = MonthlySend(organization=organization, month=month, files=row.files)
@@ -204,7 +204,7 @@ def _tell_one(pk: int, now: datetime, refused: set[UUID]) -> int | None:
 
 
 def _locked(pk: int, state: str) -> MonthlySend | None:
-    rows = MonthlySend.objects.select_for_update(skip_locked=True, of=("self",)).select_related("organization", "job")
+    rows = MonthlySend.objects.select_for_update(skip_locked=True, no_key=True, of=("self",)).select_related("organization", "job")
     return rows.filter(pk=pk, state=state).first()
 
 

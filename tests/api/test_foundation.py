@@ -286,7 +286,10 @@ def test_while_the_first_runs_the_second_is_told_to_wait(owner: Caller) -> None:
 
 def _is_waited_for() -> bool:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted")
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database "
+            "WHERE locktype = 'advisory' AND granted AND datname = current_database()"
+        )
         return bool(cursor.fetchone()[0])
 
 
