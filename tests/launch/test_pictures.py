@@ -56,9 +56,9 @@ UNSEEN = {
     "accounts/oidc/<str:provider_id>/login/callback/": BY_A_PROVIDER,
 }
 """Addresses without a picture, and why."""
-PHONE = re.compile("sign-in|key|my-requests|overview|members|member|pool|request|alerts|usage|invoice|jobs|settings.*|security")
+PHONE = re.compile("sign-in|key|overview|members|member|pool|request|alerts|invoice|settings|settings-audit|security")
 """One page of each layout, on a phone in the language with the longest words."""
-DARK = ["sign-in", "key", "overview", "members", "pool", "request", "usage", "settings"]
+DARK = ["sign-in", "key", "overview", "members", "pool", "settings"]
 """Which show every component between them."""
 
 
