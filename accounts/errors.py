@@ -24,8 +24,7 @@ AccountsError
 │  └─ TokenScopeMissing   this token was made for something else
 ├─ SecondFactorError
 │  ├─ PolicyUnknown       no such sign-in policy
-│  ├─ SecondFactorMissing who asks for a second factor has none
-│  └─ SecondFactorNeeded  the last one stays while it is required
+│  └─ SecondFactorMissing who asks for a second factor has none
 ├─ IdentityError
 │  ├─ ProviderInvalid     settings of an identity provider that cannot be; facts: field
 │  ├─ ProviderUnreachable no answer, or none that can be used, from an identity provider
