@@ -14,7 +14,7 @@ from django.test import TransactionTestCase
 from django.utils import translation
 
 from config import scope
-from tests import plugin
+from tests import databases, plugin, spreading
 from tests.upstream import ScriptedUpstream
 
 # What tests ask by themselves sees all rows; requests, tasks and the ledger enter their own scope, as ever.
@@ -22,16 +22,32 @@ scope.fall_back_to(scope.EVERYTHING)
 TransactionTestCase._fixture_teardown = lambda self: None  # type: ignore[method-assign]
 
 
+LONG = (
+    "tests/launch/test_pictures.py",
+    "tests/quotas/test_engine_against_log.py",
+    "tests/api/test_fuzz.py",
+    "tests/config/test_admin_scope.py",
+    "tests/proxy/test_matrix.py",
+    "tests/launch/test_stack.py",
+    "tests/demo/test_seed.py",
+    "tests/bench/",
+    "tests/flows/test_chaos.py",
+    "tests/flows/test_bad_input.py",
+)
+"""What takes a minute begins early, for the workers to end together."""
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The flows come last: their ledger process drains every stream, also those that a test of the drain wants for itself.
 
-    Of them, the longest is the first, for the workers to end together, and the search for secrets is the last of all.
+    What must be alone is first (tests/plugin.py), what takes long is early, and the search for secrets is the last of all.
     """
 
-    def order(item: pytest.Item) -> tuple[bool, bool, bool]:
-        is_flow = item.nodeid.startswith("tests/flows/")
-        return is_flow, "test_zz_secrets" in item.nodeid, is_flow and "test_chaos" not in item.nodeid
+    def order(item: pytest.Item) -> tuple[bool, bool, bool, bool]:
+        is_alone = item.get_closest_marker("alone") is not None
+        is_flow = spreading.is_flow(item.nodeid)
+        return not is_alone, is_flow, "test_zz_secrets" in item.nodeid, not item.nodeid.startswith(LONG)
 
     items.sort(key=order)
 
@@ -43,8 +59,15 @@ def django_db_keepdb() -> bool:
 
 
 @pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
+    databases.begin()
+
+
+@pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """At the end nobody may be connected to the test database: snapshot threads and pools give up theirs here."""
+    with django_db_blocker.unblock():
+        databases.end()
     yield
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute(

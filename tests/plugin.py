@@ -4,7 +4,8 @@ Loaded by `-p tests.plugin` before pytest-django reads the settings. Workers of 
 database each, and have a Valkey each: its keys hold row ids, and those are the same in every worker's database. All of them belong
 to the run, not to the worker: the last test (`last`) searches what every worker left in them.
 
-Tests marked `alone` measure time or memory: no other worker runs a test meanwhile.
+Tests marked `alone` measure time or memory: no other worker runs a test meanwhile. Which worker takes which tests is told by
+tests/spreading.py.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ import pytest
 
 from config.launch import embedded, folders, secrets
 from tests import secrets as test_secrets
+from tests import spreading
 
 PREFIX = "weir-test-"
 OWN = "WEIR_TEST_OWN"
@@ -162,12 +164,27 @@ def _begin_work(worker: str) -> None:
     test_secrets.share(Path(os.environ[OWN]) / "seen", worker)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that must be alone come first, and are one group."""
+    for item in items:
+        if item.get_closest_marker("alone"):
+            item.add_marker(pytest.mark.xdist_group(spreading.ALONE))
+    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> spreading.Spreading:
+    return spreading.Spreading(config, log)
+
+
 def _open_lock(name: str) -> int:
     return os.open(Path(os.environ[OWN]) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 @contextlib.contextmanager
-def _locked(name: str, kind: int) -> Iterator[None]:
+def locked(name: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Holds a lock of the run, which its workers share."""
     lock = _open_lock(name)
     try:
         fcntl.flock(lock, kind)
@@ -184,14 +201,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if item.get_closest_marker("last"):
         for others in sorted(Path(os.environ[OWN]).glob("gw*.working")):
             if others.name != f"{os.environ[WORKER]}.working":
-                with _locked(others.name, fcntl.LOCK_SH):
+                with locked(others.name, fcntl.LOCK_SH):
                     pass
     with contextlib.ExitStack() as held:
         # Who wants to be alone holds the turnstile while it waits for the room to empty: nobody enters before it.
         turnstile = held.enter_context(contextlib.ExitStack())
-        turnstile.enter_context(_locked("turnstile", fcntl.LOCK_EX))
+        turnstile.enter_context(locked("turnstile"))
         is_alone = item.get_closest_marker("alone") is not None
-        held.enter_context(_locked("room", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH))
+        held.enter_context(locked("room", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH))
         turnstile.close()
         return (yield)
 

@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 
 def beside_each_other(environ: dict[str, str]) -> list[str]:
-    """pytest's arguments for several workers, a file of tests to each: two more than cores, for tests often wait.
+    """pytest's arguments for several workers: two more than cores, for tests often wait.
 
     None with services that were given: workers need some of their own.
     """
@@ -66,8 +66,8 @@ def beside_each_other(environ: dict[str, str]) -> list[str]:
         return []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = min(cores + 2, MOST_WORKERS)
-    # In the order that tests/conftest.py makes.
-    return ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+    # In the order that tests/conftest.py makes, to the workers that tests/spreading.py chooses.
+    return ["-n", str(workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
 
 
 def everything() -> int:

@@ -16,7 +16,8 @@ STORAGES = {
 # Nothing is collected: WhiteNoise would warn of a folder that is not there.
 STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True
-WHITENOISE_AUTOREFRESH = False
+# Each test client has a middleware of its own, which would else go through all files first.
+WHITENOISE_AUTOREFRESH = True
 # All tests call from one address; the ones about it hold callers back.
 API_REQUESTS_PER_MINUTE = 0
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"

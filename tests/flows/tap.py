@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 HEAD_END = b"\r\n\r\n"
 TEXT, CLOSE = 1, 8
+LEAVING_SECONDS = 5
 
 
 @dataclass(slots=True)
@@ -34,6 +35,8 @@ class Seen:
     told: list[dict[str, Any]] = field(default_factory=list, repr=False)
     closed: int | None = None
     left_at: float | None = None
+    noticed_at: float | None = None
+    """When the gateway had closed its side, too: what comes from its upstream after that comes after the leaving."""
 
     def close(self, code: int) -> None:
         self.closed = code
@@ -114,6 +117,19 @@ class _Connection:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
             writer.close()
+            await self._leave(there, back)
+
+    async def _leave(self, there: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        try:
+            back.write_eof()
+            async with asyncio.timeout(LEAVING_SECONDS):
+                while await there.read(65536):
+                    pass
+            if self._current is not None:
+                self._current.noticed_at = time.time()
+        except (OSError, TimeoutError):
+            pass
+        finally:
             back.close()
 
     async def _up(self, reader: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:

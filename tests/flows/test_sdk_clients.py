@@ -203,7 +203,7 @@ async def test_an_answer_that_ends_within_the_grace_is_paid_exactly(sdk: Sdk) ->
     sdk.upstream.script({"hold": {"name": "soon", "after": 8}, "deltas": 5}, token=sdk.tenant.upstream_token)
     leaving = asyncio.create_task(sdk.run({"name": "abandon", "params": asking()}))
     await sdk.upstream.wait_for(1, until=lambda one: one.sent_events == 8, seconds=20, token=sdk.tenant.upstream_token)
-    await sdk.eventually(lambda: sdk.tap.seen[0].left_at, 10)
+    await sdk.eventually(lambda: sdk.tap.seen[0].noticed_at, 10)
     sdk.upstream.release("soon")
     await leaving
     [row] = await sdk.rows("client_closed")

@@ -98,6 +98,30 @@ def test_a_run_that_was_killed_leaves_no_process_and_the_next_removes_its_folder
     assert list(folder.glob(f"{plugin.PREFIX}*")) == []
 
 
+def notes_of_two_workers(environ: dict[str, str], folder: Path) -> list[list[str]]:
+    """Of the tests in the folder, as `manage.py test` spreads them: what each has noted."""
+    settings = ["-c", str(folders.PROJECT / "pyproject.toml"), "--rootdir", str(folder)]
+    command = [*PYTEST, *settings, "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", str(folder)]
+    done = subprocess.run(command, env=environ, cwd=folders.PROJECT, capture_output=True, text=True, check=False, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line.split() for line in next(folder.rglob("notes")).read_text().splitlines()]
+
+
+def test_one_worker_begins_with_the_flows_and_is_helped_at_the_end(fresh: dict[str, str], folder: Path) -> None:
+    """What is no flow is never its own, also when it has run all of them."""
+    place = folder / "tests" / "flows"
+    place.mkdir(parents=True)
+    for at in range(3):
+        (place / f"test_flow_{at}.py").write_text(NOTING + f"def test_it():\n    note('flow-{at}')\n")
+        body = "".join(f"def test_{number}():\n    note('unit-{at}')\n" for number in range(6))
+        (place / f"test_{('bad_input', 'doors', 'routes')[at]}.py").write_text(NOTING + body)
+    notes = notes_of_two_workers(fresh, folder)
+    began = [(note[0], note[2]) for note in notes if note[1] == "begins"]
+    assert len(began) == 3 + 3 * 6
+    assert {worker for name, worker in began if name.startswith("flow")} == {"gw0"}
+    assert {worker for name, worker in began if name.startswith("unit")} == {"gw1"}
+
+
 def test_workers_have_servers_of_their_own_and_let_others_be_alone(fresh: dict[str, str], folder: Path) -> None:
     """A test that measures has no other beside it, and the last one runs when all others have."""
     for number in range(3):
@@ -108,11 +132,7 @@ def test_workers_have_servers_of_their_own_and_let_others_be_alone(fresh: dict[s
         )
         (folder / f"test_{number}.py").write_text(NOTING + tests)
     (folder / "test_z.py").write_text(NOTING + "@pytest.mark.last\ndef test_last():\n    note('last')\n")
-    settings = ["-c", str(folders.PROJECT / "pyproject.toml"), "--rootdir", str(folders.PROJECT)]
-    command = [*PYTEST, *settings, "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", str(folder)]
-    done = subprocess.run(command, env=fresh, cwd=folders.PROJECT, capture_output=True, text=True, check=False, timeout=90)
-    assert done.returncode == 0, done.stdout + done.stderr
-    notes = [line.split() for line in (folder / "notes").read_text().splitlines()]
+    notes = notes_of_two_workers(fresh, folder)
     assert len(notes) == 2 * (3 * 6 + 1)
     assert (
         len({(note[2], note[3]) for note in notes if note[1] == "begins"}) == len({note[3] for note in notes if len(note) > 3}) == 2

@@ -268,9 +268,14 @@ def test_an_unknown_hold_of_before_the_rebuild_may_have_ended(tenant: Tenant) ->
 
 
 def test_connections_are_given_back(tenant: Tenant) -> None:
+    """The lock is of this organization in this database: others rebuild theirs meanwhile."""
     rebuild.rebuild(tenant.organization.pk)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s", [rebuild.LOCK])
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND objid = %s"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+            [rebuild.LOCK, tenant.organization.pk],
+        )
         assert cursor.fetchone() == (0,)
 
 
