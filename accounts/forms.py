@@ -1,15 +1,15 @@
 """Forms of the accounts pages; rules live in the domain modules."""
 
-from zoneinfo import available_timezones
-
 from django import forms
 from django.utils.translation import gettext_lazy
+
+from accounts.organizations import known_zones
 
 
 def zones() -> list[tuple[str, str]]:
     """Zones that people live in, by name; UTC first. The tz database's old spellings work, but are not offered."""
     areas = ("Africa/", "America/", "Antarctica/", "Asia/", "Atlantic/", "Australia/", "Europe/", "Indian/", "Pacific/")
-    return [(name, name) for name in ("UTC", *sorted(zone for zone in available_timezones() if zone.startswith(areas)))]
+    return [(name, name) for name in ("UTC", *sorted(zone for zone in known_zones() if zone.startswith(areas)))]
 
 
 class JoinForm(forms.Form):
