@@ -18,7 +18,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from accounts import identity, permissions, policies, vouching
+from accounts import identity, missing, permissions, policies, vouching
 from accounts.identity import SignInElsewhere
 from accounts.models import Member, Organization, User
 from accounts.permissions import Action, Reach
@@ -99,7 +99,8 @@ def page(
 
     The view and what it renders see this organization's rows only. Who is not signed in goes to the sign-in page; 404 for who is
     no member; 403 for whose role has no reach at all for `action`. What a narrower reach shows or allows is the view's to ask
-    (`permissions.reach`, `demand`). Who must sign in at the organization's provider is led there.
+    (`permissions.reach`, `demand`). Who must sign in at the organization's provider is led there. What is answered 404 is noted
+    (`accounts.missing`).
     """
 
     def decorate(view: Callable[Concatenate[HttpRequest, Member, P], HttpResponseBase]) -> Callable[..., HttpResponseBase]:
@@ -111,13 +112,26 @@ def page(
             except SignInElsewhere:
                 query = urlencode({"next": request.get_full_path()})
                 return redirect(f"{reverse('sso_organization', kwargs={'slug': slug})}?{query}")
+            except SecondFactorMissing:
+                raise
+            except Http404:
+                with scope.everything():
+                    missing.asked(request, None, request.user)
+                raise
             if action is not None and permissions.reach(member, action) is Reach.NONE:
                 raise PermissionDenied
             # A vouched session reaches this organization alone, and says nothing of where the person was last.
             if request.user.last_organization_id != member.organization_id and vouching.vouch_of(request.user) is None:
                 User.objects.filter(pk=request.user.pk).update(last_organization=member.organization)
             with scope.organization(member.organization_id):
-                return view(request, member, *args, **kwargs)
+                try:
+                    response = view(request, member, *args, **kwargs)
+                except Http404:
+                    missing.asked(request, member.organization, request.user)
+                    raise
+                if response.status_code == 404:
+                    missing.asked(request, member.organization, request.user)
+                return response
 
         return login_required(guarded)
 

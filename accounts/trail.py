@@ -22,6 +22,7 @@ KINDS: Mapping[str, tuple[object, tuple[str, ...]]] = {
     "settings": (gettext_lazy("Settings"), ("organization",)),
     "alerts": (gettext_lazy("Alerts and webhooks"), ("alert", "alert_rule", "alert_delivery", "webhook_endpoint")),
     "jobs": (gettext_lazy("Exports and imports"), ("job",)),
+    "missing": (gettext_lazy("Asked for and not there"), ("route",)),
 }
 """What can be asked for: its name, and the types of objects that it is about."""
 

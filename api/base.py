@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
 from rest_framework.exceptions import AuthenticationFailed, MethodNotAllowed, NotAuthenticated
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts import permissions, tenancy
+from accounts import missing, permissions, tenancy
 from accounts.api import Caller, OrganizationView, TokenAuthentication, TokenOrKeyAuthentication
 from accounts.errors import ParameterInvalid, TokenScopeMissing
 from accounts.models import ApiToken, Member, User
@@ -29,6 +30,7 @@ from api import bodies, idempotency, paging, throttling
 from api.errors import BodyInvalid
 from api.fields import Query, Shape, Whole
 from api.idempotency import Answer
+from config import scope
 from config.clock import utc_now
 
 M = TypeVar("M", bound=Model)
@@ -164,6 +166,14 @@ class Resource(OrganizationView):
     def get_authenticators(self) -> list[Any]:
         about = self.operation(self.request.method or "") if getattr(self, "request", None) is not None else None
         return [TokenOrKeyAuthentication() if about is not None and about.takes_keys else TokenAuthentication()]
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        response = super().dispatch(request, *args, **kwargs)
+        if response.status_code == 404 and isinstance(caller := self.request.auth, Caller):
+            assert caller.member.user is not None, "nobody calls for a former member"
+            with scope.organization(caller.member.organization_id):
+                missing.asked(request, caller.member.organization, caller.member.user)
+        return response
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Raises Throttled, TokenScopeMissing, PermissionDenied and ParameterInvalid beside what DRF raises."""

@@ -77,6 +77,7 @@ PHRASES: Mapping[str, str] = {
     "member.kept_owner": gettext_noop("kept %(object)s as the last owner, whatever the provider says"),
     "member.linked": gettext_noop("linked %(object)s to the sign-in provider"),
     "member.removed": gettext_noop("removed %(object)s"),
+    "missing.asked": gettext_noop("asked for something that is not there: %(object)s"),
     "monthly_export.changed": gettext_noop("changed the monthly export to finance"),
     "organization.created": gettext_noop("made the organization"),
     "organization.developers_see_pool": gettext_noop("changed whether developers see the pool"),

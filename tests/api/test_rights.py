@@ -14,7 +14,7 @@ import pytest
 from django.urls import URLPattern
 
 from accounts import api_tokens, jobs
-from accounts.models import Job, Member
+from accounts.models import AuditEvent, Job, Member
 from accounts.permissions import Action, Reach, reach
 from api import (
     accounts,
@@ -156,18 +156,23 @@ def required(route: Route) -> list[str]:
 
 
 def test_a_foreign_object_is_as_a_missing_one(world: World) -> None:
-    """J5: the same status and words for both, and nothing of it has changed."""
+    """J5: the same status and words for both, nothing of it has changed, and one event of each in the stranger's own trail."""
     stranger = Caller(World().owner, scopes=api_tokens.SCOPES)
     before = rows_of(world.organization)
-    for route in ROUTES:
-        if "<" not in route.path:
-            continue
+    asked = [route for route in ROUTES if "<" in route.path]
+    for route in asked:
         foreign = ask(stranger, world, route)
         missing = World.__new__(World)
         missing.ids = {name: str(uuid.uuid4()) for name in world.ids}
         assert foreign.status_code == 404, (route.method, route.path, foreign.content)
         assert foreign.json() == ask(stranger, missing, route).json(), route.path
     assert rows_of(world.organization) == before
+    events = AuditEvent.objects.filter(organization=stranger.member.organization, action="missing.asked")
+    assert sorted((event.data["method"], event.data["route"]) for event in events) == sorted(
+        (route.method, f"api/v1/{route.path}") for route in asked
+    )
+    written = repr([(event.actor_label, event.object_id, event.data) for event in events])
+    assert not [one for one in (*world.ids.values(), world.organization.name, world.organization.slug) if one in written]
 
 
 def test_a_token_without_the_scope_is_refused(world: World) -> None:

@@ -281,7 +281,7 @@ ALLOWED = {
     "accounts/keys.py": "whether a public id is taken",
     "accounts/policies.py": "which organizations require a factor of a person",
     "accounts/snapshots.py": "which organization a key is of",
-    "accounts/tenancy.py": "which organizations a person belongs to",
+    "accounts/tenancy.py": "which organizations a person belongs to; who asked for one that is not theirs",
     "accounts/vouching.py": "whether the organization that vouches for a session still does",
     "billing/aliases.py": "whose requests an alias prices",
     "accounts/job_running.py": "which organization a job is of, and walks over all",

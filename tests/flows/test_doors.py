@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from accounts.models import Member, Organization
+from accounts.models import AuditEvent, Member, Organization
 from config.clock import utc_now
 from quotas import limits, requests
 from quotas.models import Alert, Limit, WebhookEndpoint
@@ -177,4 +177,9 @@ def test_a_foreign_id_in_a_field_is_as_a_missing_one(field: str) -> None:
         answers = [client.post(f"{root}/members/limits", {**fields, "level": one}) for one in levels]
     assert {one.status_code for one in answers} == {404}
     assert len({one.content for one in answers}) == 1
-    assert (rows_of(own.organization), rows_of(foreign.organization)) == before
+    after = rows_of(own.organization), rows_of(foreign.organization)
+    assert after[1] == before[1]
+    # Who asked for what is not there stands in their own trail, and nothing else has moved.
+    assert {table for table in after[0] if after[0][table] != before[0][table]} <= {"accounts_auditevent", "accounts_audithead"}
+    events = AuditEvent.objects.filter(organization=own.organization, action="missing.asked")
+    assert [(event.actor, event.data["method"]) for event in events] == [(owner.user, "POST")]

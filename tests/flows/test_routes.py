@@ -3,6 +3,7 @@
 A route without a rule fails `test_every_route_has_a_rule`: who adds one says here what a stranger gets.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,16 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import RoutePattern
 
 from accounts import members
-from accounts.models import Member
+from accounts.models import AuditEvent, Member
 from tests import factories, secrets
 from tests.flows import tenants
+from tests.flows.untouched import rows_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PASSWORD = "a-walker's password 1"
+CSRF = re.compile(rb'name="csrfmiddlewaretoken" value="\w+"')
+"""Another one in every answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +308,6 @@ def routes(patterns: Any = None, prefix: str = "") -> Iterator[str]:
 
 
 def spelled(regex: str) -> str:
-    import re
-
     text = regex.removeprefix("^").removesuffix("$").removesuffix(r"\Z")
     text = re.sub(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)", r"<\1>", text)
     return text.replace("\\", "")
@@ -332,8 +334,6 @@ class World:
     marks: frozenset[bytes]
 
     def url(self, route: str) -> str:
-        import re
-
         values = {
             "slug": self.tenant.organization.slug,
             "uuid": str(self.tenant.key.row.uuid),
@@ -377,6 +377,7 @@ def test_nothing_foreign_is_in_any_answer(world: World, role: str, settings: Any
         stranger = members.add(home, f"{factories.unique(role)}@elsewhere.example", role=role, by=None, password=PASSWORD)
         assert stranger.user is not None
         client.force_login(stranger.user)
+    before = rows_of(world.tenant.organization)
     for route in routes():
         rule = rule_of(route)
         assert rule is not None
@@ -397,9 +398,37 @@ def test_nothing_foreign_is_in_any_answer(world: World, role: str, settings: Any
             assert answer.status_code in allowed, f"{role} {method} {url}: {answer.status_code}"
             found = [mark for mark in world.marks if mark in said]
             assert not found, f"{role} {method} {url} tells {found}"
-    world.tenant.key.row.refresh_from_db()
-    assert world.tenant.key.row.revoked_at is None
-    assert world.tenant.member.api_keys.count() == 1
+    assert rows_of(world.tenant.organization) == before
+
+
+def test_each_attempt_at_a_foreign_thing_is_told_once_in_the_own_trail(world: World) -> None:
+    """J5: every page with an id in its path, asked within one's own organization with ids of another: as with ids of nothing."""
+    stranger = members.add(factories.organization(), f"{factories.unique('owner')}@elsewhere.example", role="owner", by=None)
+    organization = stranger.organization
+    assert stranger.user is not None
+    client = Client(raise_request_exception=False)
+    client.force_login(stranger.user)
+    before = rows_of(world.tenant.organization)
+    foreign, nothing = str(world.tenant.key.row.uuid), "00000000-0000-4000-8000-000000000000"
+    asked = set()
+    for route in routes():
+        if not route.startswith("o/<slug:slug>/") or route.count("<") < 2:
+            continue
+        own = world.url(route).replace(world.tenant.organization.slug, organization.slug)
+        for method, ask in (("GET", client.get), ("POST", client.post)):
+            answers = [ask(url, {"pasted": "?code=c&state=s"}) for url in (own, own.replace(foreign, nothing))]
+            statuses = {answered.status_code for answered in answers}
+            assert statuses in ({404}, {405}), f"{method} {route}: {statuses}"
+            if statuses == {404}:
+                said = [CSRF.sub(b"", answered.content).replace(foreign.encode(), nothing.encode()) for answered in answers]
+                assert said[0] == said[1], f"{method} {route}"
+                asked.add((method, route))
+    assert len(asked) > 30
+    assert rows_of(world.tenant.organization) == before
+    events = AuditEvent.objects.filter(organization=organization, action="missing.asked")
+    assert sorted((event.data["method"], event.data["route"]) for event in events) == sorted(asked)
+    written = repr([(event.actor_label, event.object_id, event.data) for event in events]).encode()
+    assert not [mark for mark in world.marks if mark in written]
 
 
 @pytest.mark.parametrize("route", ["o/<slug:slug>/key", "o/<slug:slug>/members", "o/<slug:slug>/overview", "o/<slug:slug>/"])
