@@ -20,6 +20,7 @@ from accounts.models import Member
 from accounts.permissions import Action, Reach
 from config.clock import utc_now
 from config.errors import DomainError
+from quotas import live
 from quotas.alerts import audience, board, delivery, endpoints, telling
 from quotas.alerts.models import Alert, WebhookEndpoint
 
@@ -47,6 +48,7 @@ def _show(
 ) -> HttpResponse:
     """The page. `form`: an endpoint that was not added; `made`: one whose secret is shown this one time."""
     now = utc_now()
+    seen = live.seen_all(member, "alerts", now=now)
     open_, earlier = board.alerts(member, now=now)
     sent, after = board.sent(member, before=request.GET.get("before", ""), now=now)
     may_manage = permissions.can(member, Action.MANAGE_ORGANIZATION)
@@ -54,6 +56,7 @@ def _show(
     frame = context.frame(member, "alerts", now)
     page: dict[str, Any] = {
         **frame,
+        "live_seen": seen,
         "month": locales.current().months_above[now.astimezone(frame["zone"]).month - 1],
         "open": open_,
         "urgent": [one for one in open_ if one.is_urgent],

@@ -1,7 +1,7 @@
 """Open pages: what each may hear, that its organization's usage has moved, and by which marks it knows what to fetch again.
 
 A mark is an opaque text that is another one when what it stands for has changed. A page carries the marks it was made with
-(`seen`), its socket tells the newest ones, and the page fetches the parts again that watch a mark which is another one by now.
+(`seen_all`), its socket tells the newest ones, and the page fetches the parts again that watch a mark which is another one by now.
 """
 
 import hashlib
@@ -32,21 +32,22 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page that hears. `action`: who may (None: every member). `is_about_usage`: requests move it. `has_meters`: it is told what
-    is left."""
+    is left. `has_alerts`: it shows some, not their number alone."""
 
     action: Action | None
     is_about_usage: bool = False
     has_meters: bool = False
+    has_alerts: bool = False
 
 
 PAGES: Mapping[str, Page] = {
     "": Page(None),
     "key": Page(Action.USE_KEYS, is_about_usage=True, has_meters=True),
-    "overview": Page(Action.SEE_USAGE, is_about_usage=True, has_meters=True),
+    "overview": Page(Action.SEE_USAGE, is_about_usage=True, has_meters=True, has_alerts=True),
     "members": Page(Action.SEE_MEMBERS, is_about_usage=True),
     "pool": Page(Action.GLANCE_AT_POOL),
     "requests": Page(Action.SEE_REQUESTS, is_about_usage=True),
-    "alerts": Page(Action.SEE_ALERTS),
+    "alerts": Page(Action.SEE_ALERTS, has_alerts=True),
 }
 """By the name in the socket's query. The one without a name hears of open alerts only: every page shows how many there are."""
 
@@ -99,18 +100,10 @@ def config_mark(member: Member) -> str:
     return mark("config", member.organization_id, member.organization.config_version)
 
 
-def seen(member: Member, *, usage: str | None = None) -> str:
-    """The marks that a page was made with, as its socket's element carries them. `usage`: the newest request it shows."""
-    known = {"config": config_mark(member)}
-    if usage is not None:
-        known["usage"] = usage_mark(usage)
-    return json.dumps(known)
-
-
 def seen_all(member: Member, page: str, *, now: datetime) -> str:
-    """The same with every mark of the page. To be asked before its rows are read: what comes in between is fetched once more, while
-    a mark that is told first by the socket is taken for the page's own."""
-    return json.dumps({"config": config_mark(member), **_usage(member, page, now)})
+    """The marks of the database that a page is made with, as its socket's element carries them. To be asked before its rows are
+    read: what comes in between is fetched once more, while a mark that is told first by the socket is taken for the page's own."""
+    return json.dumps(_marks(member, page, now) | (_alerts(member)[0] if PAGES[page].has_alerts else {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +116,25 @@ class Stored:
 
 def stored(member: Member, page: str, *, now: datetime) -> Stored:
     """At most five queries."""
+    alerts, count = _alerts(member)
+    return Stored(_marks(member, page, now) | alerts, count)
+
+
+def _marks(member: Member, page: str, now: datetime) -> dict[str, str]:
     marks = {"config": config_mark(member)}
     if PAGES[page].is_about_usage:
         marks |= _usage(member, page, now)
+    return marks
+
+
+def _alerts(member: Member) -> tuple[dict[str, str], int]:
+    """Their mark, and how many are open. One query."""
     count, latest = 0, None
     if permissions.reach(member, Action.SEE_ALERTS) is not Reach.NONE:
         rows = Alert.objects.for_organization(member.organization).filter(audience.visible(member)).open().order_by()
         found = rows.aggregate(count=Count("pk", distinct=True), latest=Max("pk"))
         count, latest = found["count"], found["latest"]
-    marks["alerts"] = mark("alerts", count, latest)
-    return Stored(marks, count)
+    return {"alerts": mark("alerts", count, latest)}, count
 
 
 def _usage(member: Member, page: str, now: datetime) -> dict[str, str]:

@@ -60,6 +60,8 @@ def _key_page(
     """The page; or, for htmx, its part with the keys, where a new one is shown this one time."""
     now = utc_now()
     frame = context.frame(member, "key", now)
+    is_part = request.headers.get("HX-Target") == "keys"
+    seen = "" if is_part else live.seen_all(member, "key", now=now)
     own = list(ApiKey.objects.for_organization(member.organization).filter(member=member).unrevoked())
     used = overview.last_used(own, now=now)
     credits_of = overview.used_by_key(member.pk, member.organization, now=now) if own else {}
@@ -80,7 +82,7 @@ def _key_page(
         "grace_text": display.duration(settings.KEY_ROTATION_GRACE_SECONDS),
         "form": form or forms.IssueKeyForm(),
     }
-    if request.headers.get("HX-Target") == "keys":
+    if is_part:
         return render(request, "quotas/_keys.html", part, status=status)
     whose = Whose(member.organization, member_id=member.pk)
     newest = overview.newest(whose, now=now, count=OWN_ROWS)
@@ -96,7 +98,7 @@ def _key_page(
         "spark": _spark(days.totals),
         "requests": newest,
         "running": running.shown(whose),
-        "live_seen": live.seen(member, usage=newest[0].request_id if newest else ""),
+        "live_seen": seen,
         "refusals": refused.own(member),
         "lacks_accounts": first_run.lacks_accounts(member.organization),
         "adds_accounts": permissions.can(member, Action.MANAGE_POOL),
@@ -255,6 +257,7 @@ def revoke_key(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse
 def overview_page(request: HttpRequest, member: Member) -> HttpResponse:
     now = utc_now()
     frame = context.frame(member, "overview", now)
+    seen = live.seen_all(member, "overview", now=now)
     zone: ZoneInfo = frame["zone"]
     whose = live.whose(member, Action.SEE_USAGE)
     is_own = whose.member_id is not None
@@ -293,7 +296,7 @@ def overview_page(request: HttpRequest, member: Member) -> HttpResponse:
         "strip": overview_parts.strip(member, now=now),
         "pool": overview_parts.pool(member, now=now),
         "shown_resets": overview_parts.SHOWN_RESETS,
-        "live_seen": live.seen(member, usage=(newest[0].request_id if newest else "") if sees_requests else None),
+        "live_seen": seen,
     }
     if sees_requests:
         month = [today - timedelta(days=DAYS - 1 - index) for index in range(DAYS)]

@@ -17,14 +17,15 @@ from channels.testing import WebsocketCommunicator
 from django.test import Client
 
 from accounts import members
-from accounts.models import Member, User
+from accounts.models import ApiKey, Member, User
 from billing import events
 from config import redis as weir_redis
 from config import snapshot
 from config.clock import utc_now
-from quotas import admission, consumers, limits, live, remaining, running
+from quotas import admission, consumers, limits, live, remaining, requests, running
 from quotas.admission import Amount
 from quotas.alerts.models import Alert
+from quotas.models import Limit, Refusal
 from routing import live as routing_live
 from tests import factories
 from tests.flows.tenants import in_thread
@@ -393,14 +394,69 @@ async def test_a_pool_that_moves_is_told_without_an_announcement() -> None:
     await communicator.disconnect()
 
 
-@pytest.mark.parametrize("name", ["requests", "members"])
-def test_a_page_that_lists_carries_each_mark_it_hears_of(name: str) -> None:
-    """What is logged between the page and its socket's first word would be taken for shown already."""
-    owner = make("owner")
-    made.used(factories.api_key(factories.member(owner.organization)).row, 1)
-    found = re.search(r'data-seen="([^"]+)"', made.signed_in(owner).get(made.path(owner, name)).content.decode())
+def carried(member: Member, page: str) -> Any:
+    """The marks that the page is made with."""
+    found = re.search(r'data-seen="([^"]+)"', made.signed_in(member).get(made.path(member, page)).content.decode())
     assert found is not None
+    return json.loads(html.unescape(found[1]))
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        ("owner", "requests"),
+        ("owner", "members"),
+        ("owner", "key"),
+        ("owner", "overview"),
+        ("owner", "alerts"),
+        ("developer", "key"),
+        ("developer", "overview"),
+        ("finance", "overview"),
+    ],
+)
+def test_a_page_that_lists_carries_each_mark_it_hears_of(role: str, name: str) -> None:
+    """What is logged between the page and its socket's first word would be taken for shown already."""
+    reader = make(role)
+    made.used(factories.api_key(factories.member(reader.organization)).row, 1)
+    marks = carried(reader, name)
     # A member, a key and the use of one are newer than what this test holds of the organization.
-    owner.organization.refresh_from_db()
-    heard = live.stored(owner, name, now=utc_now()).marks
-    assert json.loads(html.unescape(found[1])) == {mark: value for mark, value in heard.items() if mark != "alerts"}
+    reader.organization.refresh_from_db()
+    heard = live.stored(reader, name, now=utc_now()).marks
+    shows_alerts = name in ("overview", "alerts")
+    assert marks == {mark: value for mark, value in heard.items() if mark != "alerts" or shows_alerts}
+
+
+@pytest.mark.parametrize(("page", "moved"), [("key", {"refused", "asked"}), ("overview", {"refused", "alerts"})])
+async def test_what_comes_between_the_page_and_its_socket_is_another_mark(page: str, moved: set[str]) -> None:
+    """A refusal, a request for more and an alert that come while the browser still opens the socket are fetched, not missed."""
+    member = await in_thread(make, "owner")
+    session = await in_thread(cookie, member)
+
+    def before() -> tuple[ApiKey, Limit, Any]:
+        key = factories.api_key(member).row
+        assert member.user is not None
+        limit = limits.set_limit(
+            member.organization, scope="member", of=member.user.email, metric="credits", window="day", amount="12.5", by=None
+        )
+        assert limit is not None
+        return key, Limit.objects.get(uuid=limit), carried(member, page)
+
+    key, limit, marks = await in_thread(before)
+
+    def between() -> None:
+        now = utc_now()
+        Refusal.objects.create(
+            organization=member.organization, member_id=member.pk, key_id=key.pk, minute=now, last_at=now, code="limit_reached",
+            scope="member", metric="credits", window="day", limit=1, used=1, held=0, need=1, message="Your daily limit is used up.",
+        )  # fmt: skip
+        requests.ask(member, limit, extra="1", until=now + timedelta(days=2), by=member.user, now=now)
+        Alert.objects.create(
+            organization=member.organization, kind="drift", scope="drift", period="p", told_at=now, facts={"repaired": 0}
+        )
+
+    await in_thread(between)
+    communicator = await opened(socket(member, session, page=page))
+    told = (await heard(communicator))["marks"]
+    assert {mark for mark, value in marks.items() if told[mark] != value} == moved
+    assert set(told) - set(marks) == {"deciding", "running"} | ({"alerts"} - moved)
+    await communicator.disconnect()
