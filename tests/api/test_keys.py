@@ -197,7 +197,12 @@ def test_another_tenants_things_are_answered_as_missing_ones(world: World) -> No
             answers.append(world.owner(method, address, sent, **parameters))
         assert {code(answer) for answer in answers} == {(404, "not_found")}, (method, path, answers[0].content)
         assert answers[0].content == answers[1].content
-    assert AuditEvent.objects.count() == events
+    told = AuditEvent.objects.filter(action="missing.asked")
+    assert AuditEvent.objects.count() - events == told.filter(organization=world.organization).count()
+    asked = [(event.data["method"], event.data["route"]) for event in told.filter(organization=world.organization)]
+    assert len(asked) == len(set(asked))
+    assert {method for method, _ in asked} == {method for method, _, _ in ROUTES}
+    assert not told.filter(organization=stranger.organization).exists()
     stranger.keys[2].refresh_from_db()
     stranger.team.refresh_from_db()
     assert stranger.keys[2].revoked_at is None
