@@ -53,8 +53,12 @@ class TokenAuthentication(BaseAuthentication):
     def _caller(self, text: str) -> Caller | None:
         if self.takes_keys and text.startswith(keys.PREFIX):
             return _key_caller(text)
-        token = api_tokens.verified(text, now=utc_now())
-        return Caller(token.member, token) if token is not None else None
+        now = utc_now()
+        token = api_tokens.verified(text, now=now)
+        if token is None:
+            return None
+        api_tokens.note_use(token, now=now)
+        return Caller(token.member, token)
 
 
 class TokenOrKeyAuthentication(TokenAuthentication):

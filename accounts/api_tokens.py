@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -23,6 +23,8 @@ from accounts.permissions import Action, Reach
 from config import scope
 
 PREFIX = "wt_"
+USE_EVERY = timedelta(minutes=1)
+"""How exactly it is known when a token was last used."""
 PUBLIC_ID_LENGTH = 10
 SECRET_LENGTH = 43
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -176,6 +178,18 @@ def verified(text: str, *, now: datetime) -> ApiToken | None:
     if token.member.user is None or not token.member.user.is_active:
         return None
     return token
+
+
+def note_use(token: ApiToken, *, now: datetime) -> None:
+    """Says on the row that the token was used at `now`, if the row as it was read is not of the last USE_EVERY. Whatever the scope.
+
+    Of several calls at once one writes: the row must still say what was read. One UPDATE at most, and no other query.
+    """
+    if token.last_used_at is not None and now - token.last_used_at < USE_EVERY:
+        return
+    with scope.organization(token.organization_id):
+        ApiToken.objects.filter(pk=token.pk, last_used_at=token.last_used_at).update(last_used_at=now)
+    token.last_used_at = now
 
 
 def scopes_of(member: Member) -> list[str]:

@@ -253,6 +253,8 @@ class ApiToken(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    """To the minute (`api_tokens.note_use`)."""
 
     objects = ApiTokenQuerySet.as_manager()
 

@@ -30,6 +30,7 @@ class TokenShape(Shape):
     created_at = Moment()
     expires_at = Moment(allow_null=True)
     revoked_at = Moment(allow_null=True)
+    last_used_at = Moment(allow_null=True, help_text="To the minute; null before its first call.")
     is_this = Flag(help_text="It is the one that asks.")
 
 
@@ -142,6 +143,7 @@ def _told(call: Call, row: ApiToken) -> dict[str, Any]:
         "created_at": iso(row.created_at),
         "expires_at": iso(row.expires_at),
         "revoked_at": iso(row.revoked_at),
+        "last_used_at": iso(row.last_used_at),
         "is_this": call.token is not None and call.token.pk == row.pk,
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts import api_tokens, members, organizations
@@ -191,3 +192,53 @@ def test_a_wrong_argument_makes_nothing(member: Member) -> None:
             call_command(*arguments)
     assert not ApiToken.objects.filter(member=member).exists()
     assert api_tokens.verified(foreign.secret, now=utc_now()) is not None
+
+
+class TestLastUse:
+    def note(self, member: Member, secret: str, now: datetime) -> int:
+        """As the API's authentication does; how many statements noting it took."""
+        with scope.nothing():
+            found = api_tokens.verified(secret, now=now)
+            assert found is not None
+            with CaptureQueriesContext(connection) as queries:
+                api_tokens.note_use(found, now=now)
+        return len([one for one in queries if "accounts_apitoken" in one["sql"]])
+
+    def test_it_is_kept_to_the_minute_with_one_update_and_no_read(self, member: Member) -> None:
+        made = issued(member)
+        assert made.token.last_used_at is None
+        noon = utc_now().replace(microsecond=0)
+        moments = [0, 30, 59, 60, 61, 119, 120, 400]
+        written = [self.note(member, made.secret, noon + timedelta(seconds=seconds)) for seconds in moments]
+        assert written == [1, 0, 0, 1, 0, 0, 1, 1]
+        assert ApiToken.objects.get(pk=made.token.pk).last_used_at == noon + timedelta(seconds=400)
+
+    def test_a_clock_that_goes_back_takes_nothing_back(self, member: Member) -> None:
+        made, now = issued(member), utc_now()
+        self.note(member, made.secret, now)
+        assert self.note(member, made.secret, now - timedelta(hours=1)) == 0
+        assert ApiToken.objects.get(pk=made.token.pk).last_used_at == now
+
+    def test_of_two_that_read_the_same_the_first_writes(self, member: Member) -> None:
+        made, now = issued(member), utc_now()
+        first, second = (api_tokens.verified(made.secret, now=now) for _ in range(2))
+        assert first is not None
+        assert second is not None
+        api_tokens.note_use(first, now=now + timedelta(seconds=5))
+        api_tokens.note_use(second, now=now + timedelta(seconds=2))
+        assert ApiToken.objects.get(pk=made.token.pk).last_used_at == now + timedelta(seconds=5)
+
+    def test_nothing_else_of_the_organization_and_nobody_elses_token_moves(self, member: Member) -> None:
+        made, other = issued(member), issued(member)
+        foreign = issued(factories.member(factories.organization(plan=None)))
+        audited = AuditEvent.objects.count()
+        self.note(member, made.secret, utc_now())
+        for untouched in (other, foreign):
+            assert ApiToken.objects.get(pk=untouched.token.pk).last_used_at is None
+        assert AuditEvent.objects.count() == audited
+
+    def test_a_token_that_does_not_hold_is_not_used(self, member: Member) -> None:
+        made = issued(member)
+        api_tokens.revoke(made.token, by=None, now=utc_now())
+        assert Client().get("/api/v1/me", headers={"authorization": f"Bearer {made.secret}"}).status_code == 401
+        assert ApiToken.objects.get(pk=made.token.pk).last_used_at is None

@@ -1,12 +1,13 @@
 """/api/v1/settings, tokens and the audit trail: what owners set, what a token hands on, and the chain as it is."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from accounts import api as accounts_api
 from accounts import audit
 from accounts.models import ApiToken, AuditEvent, Organization
 from config.clock import utc_now
@@ -178,6 +179,21 @@ def test_others_see_and_end_their_own_tokens_only(world: World) -> None:
     assert [one["id"] for one in world.owner.get("tokens", revoked="true").json()["results"]] == [own[0]["id"]]
 
 
+def test_a_token_says_when_it_was_last_used(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By every call that it proves who calls with, also one that is refused; to the minute."""
+    developer = Caller(factories.member(world.organization), scopes=["settings:read"])
+    [unused] = [one for one in world.owner.get("tokens").json()["results"] if not one["is_this"]]
+    assert unused["last_used_at"] is None
+    noon = datetime(2030, 1, 2, 12, 0, 0, tzinfo=UTC)
+    told = []
+    for seconds in (0, 59, 61):
+        now = noon + timedelta(seconds=seconds)
+        monkeypatch.setattr(accounts_api, "utc_now", lambda now=now: now)
+        assert code(developer.get("settings")) == (403, "permission_denied")
+        told.append(developer.get(f"tokens/{unused['id']}").json()["last_used_at"])
+    assert told == ["2030-01-02T12:00:00Z", "2030-01-02T12:00:00Z", "2030-01-02T12:01:01Z"]
+
+
 def test_the_trail_is_told_as_it_is_chained(world: World) -> None:
     world.owner.patch("settings", {"name": "New name"})
     newest = world.owner.get("audit-events", limit="1").json()["results"][0]
@@ -201,6 +217,7 @@ def test_the_trail_in_pieces_with_a_constant_number_of_queries(world: World) -> 
             assert world.owner.get("audit-events").status_code == 200
         return len(captured)
 
+    world.owner.get("me")  # The first call in a minute says on the token that it was used.
     before = queries()
     for number in range(60):
         audit.record(world.organization, actor=None, action="test.done", object_type="t", object_id=str(number))

@@ -2,7 +2,7 @@
 
 import html
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -245,6 +245,9 @@ class TestTokens:
         token = ApiToken.objects.get(member=member)
         assert (token.scopes, token.expires_at is not None) == (["usage:read"], True)
         assert api_tokens.verified(secret, now=utc_now()) == token
+        assert "Last used not yet" in shown(get(member, "/tokens"))
+        api_tokens.note_use(token, now=datetime(2026, 3, 4, 5, 6, tzinfo=UTC))
+        assert "Last used Wed 4 Mar" in shown(get(member, "/tokens"))
         assert "Nothing was revoked" in shown(post(member, f"/tokens/{token.uuid}/revoke", confirm="x"))
         assert "nightly is revoked." in shown(post(member, f"/tokens/{token.uuid}/revoke", confirm="nightly"))
         assert api_tokens.verified(secret, now=utc_now()) is None
