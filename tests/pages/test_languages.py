@@ -1,5 +1,7 @@
 """Languages: the person's choice holds, else the browser's; the API speaks English."""
 
+import re
+
 import pytest
 from django.conf import settings
 from django.test import Client
@@ -21,6 +23,13 @@ def test_a_stranger_is_spoken_to_as_the_browser_asks() -> None:
     assert '<html lang="ru">' in answer.text
     assert "accept-language" in answer["Vary"].lower()
     assert '<html lang="en">' in Client().get("/accounts/login/", headers={"accept-language": "fr"}).text
+
+
+@pytest.mark.parametrize("spoken", ["en", "ru", "vi"])
+def test_each_language_is_offered_by_its_own_name(spoken: str) -> None:
+    text = Client().get("/accounts/login/", headers={"accept-language": spoken}).text
+    offered = re.findall(r'name="language" value="(\w+)" lang="\w+"(?: aria-current="true")?>([^<]+)<', text)
+    assert offered == [("en", "English"), ("ru", "Русский"), ("vi", "Tiếng Việt")]
 
 
 def test_a_choice_holds_before_and_after_the_sign_in_and_on_other_devices() -> None:
