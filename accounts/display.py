@@ -3,6 +3,7 @@ English). Amounts are micro-credits, never floats.
 """
 
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 from accounts import locales
@@ -47,6 +48,24 @@ def exact(micro: int) -> tuple[str, str]:
     whole, part = divmod(abs(micro), MICRO)
     locale = locales.current()
     return f"{MINUS if micro < 0 else ''}{locale.whole(whole)}", f"{locale.decimal}{part:06d}"
+
+
+def money(amount: Decimal | None) -> str:
+    """Of a currency, with the decimals that it has: `12,345.67`; None is `–`."""
+    if amount is None:
+        return NOTHING
+    whole, _, part = f"{abs(amount):f}".partition(".")
+    locale = locales.current()
+    return f"{MINUS if amount < 0 else ''}{locale.whole(int(whole))}{locale.decimal + part if part else ''}"
+
+
+def price(amount: Decimal | None) -> str:
+    """Of one of something: as many decimals as it needs, and at least two: `0.0125`, `4.00`."""
+    if amount is None:
+        return NOTHING
+    exponent = amount.normalize().as_tuple().exponent
+    places = max(2, -exponent if isinstance(exponent, int) else 0)
+    return money(amount.quantize(Decimal(1).scaleb(-places)))
 
 
 def percent_left(left: int, limit: int) -> int:

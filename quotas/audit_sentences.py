@@ -187,8 +187,8 @@ def _details(event: AuditEvent, data: Mapping[str, Any], named: str, known: _Kno
         if key in _POINTS_TO and isinstance(value, str):
             if found := known.names.get((_POINTS_TO[key], value)):
                 yield _("of") if key == "limit" else key, found
-        elif is_credits and isinstance(value, int) and not isinstance(value, bool) and key in _AMOUNTS:
-            yield key, display.credits(value)
+        elif isinstance(value, int) and not isinstance(value, bool) and key in _AMOUNTS:
+            yield key, display.credits(value) if is_credits else display.count(value)
         elif value not in (None, "", [], {}, named) and not (isinstance(value, str) and _uuid(value)):
             yield key.replace("_", " "), _value(value, known)
 

@@ -1,6 +1,7 @@
 """How numbers, moments and durations are written: the rules of the pages, as tables."""
 
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -183,6 +184,27 @@ def test_each_language_has_its_marks_and_names(
         assert display.day(today, today) == day
         assert display.day(date(2025, 5, 3), today) == other_year
         assert display.long_day(date(2026, 5, 3)) == paper
+
+
+@pytest.mark.parametrize(
+    ("language", "amounts", "prices"),
+    [
+        ("en", ("12,345.67", "−1,000.00", "0.05", "999.99", "1,234,567.00", "–"), ("0.0125", "4.00", "1,250.00", "0.05", "–")),
+        ("ru", (f"12{NBSP}345,67", f"−1{NBSP}000,00", "0,05", "999,99", f"1{NBSP}234{NBSP}567,00", "–"),
+         ("0,0125", "4,00", f"1{NBSP}250,00", "0,05", "–")),
+        ("vi", ("12.345,67", "−1.000,00", "0,05", "999,99", "1.234.567,00", "–"), ("0,0125", "4,00", "1.250,00", "0,05", "–")),
+    ],
+)  # fmt: skip
+def test_money_is_set_apart_as_the_reader_writes_it(language: str, amounts: tuple[str, ...], prices: tuple[str, ...]) -> None:
+    """The filters of the pages; the decimals of an amount stay, those of a price are as many as it needs."""
+    template = Template("{% load weir %}{{ one|money }}")
+    of_one = Template("{% load weir %}{{ one|price }}")
+    with translation.override(language):
+        texts = ("12345.67", "-1000.00", "0.05", "999.99", "1234567.00")
+        assert tuple(template.render(Context({"one": Decimal(text)})) for text in texts) == amounts[:5]
+        given = ("0.012500", "4.000000", "1250", "0.05")
+        assert tuple(of_one.render(Context({"one": Decimal(text)})) for text in given) == prices[:4]
+        assert (display.money(None), display.price(None)) == (amounts[5], prices[4])
 
 
 def test_where_no_language_is_active_it_is_english() -> None:

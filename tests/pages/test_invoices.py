@@ -1,6 +1,7 @@
 """Plan & invoices: who sees it, what it says, how a plan is changed, and its files."""
 
 import csv
+import html
 import io
 import re
 from datetime import timedelta
@@ -18,11 +19,14 @@ from billing import changes, invoicing, ledger, rolling, statement, subscription
 from billing.models import Invoice, LedgerEntry, Plan, Subscription
 from config.clock import utc_now
 from tests import factories
+from tests.api.calls import Caller
 from tests.billing.plans import CREDIT, plan
 from tests.billing.usage_events import event_for
 from tests.pages import made
 
 pytestmark = pytest.mark.django_db
+
+NBSP = "\N{NO-BREAK SPACE}"
 
 
 class World:
@@ -95,7 +99,7 @@ def test_the_page_tells_plan_period_credits_lots_ledger_and_invoices(world: Worl
     page = world.page()
     assert "<strong>100 of 100 credits</strong> of Team are left" in page
     assert "<strong>7.00</strong> of what was granted and bought" in page
-    assert "on the invoice at 0.050000 USD a credit" in page
+    assert "on the invoice at 0.05 USD a credit" in page
     assert world.invoice.frozen["number"] in page
     assert "20.08 USD" in page
     assert "Welcome" in page
@@ -266,6 +270,41 @@ def test_an_invoice_is_printed_as_it_was_issued(world: World) -> None:
     note = invoicing.credit_note(world.invoice, reason="An outage", by=None, now=world.now, amount=Decimal("5.00"))
     assert f"is taken back from {world.invoice.frozen['number']}" in world.page(page=f"invoices/{note.uuid}")
     assert f"{note.frozen['number']}</a> (5.00 USD)" in world.page(page=f"invoices/{world.invoice.uuid}")
+
+
+@pytest.mark.parametrize(
+    ("language", "total", "quota", "overage"),
+    [
+        ("en", "12,345.67", "2,500,000", "1,234.50"),
+        ("ru", f"12{NBSP}345,67", f"2{NBSP}500{NBSP}000", f"1{NBSP}234,50"),
+        ("vi", "12.345,67", "2.500.000", "1.234,50"),
+    ],
+)
+def test_large_sums_are_set_apart_on_pages_and_plain_in_files_and_answers(
+    language: str, total: str, quota: str, overage: str
+) -> None:
+    now = utc_now()
+    large = plan(2_500_000, price="12345.67", overage="invoice", overage_price="1234.5", name="Vast")
+    organization = factories.organization(plan=None)
+    subscriptions.start(organization, large, now=now - timedelta(days=31))
+    rolling.open_due_periods(now)
+    (invoice,) = invoicing.close_due(organization.pk, now=now).invoices
+    owner = factories.member(organization, role="owner")
+    assert owner.user is not None
+    owner.user.language = language
+    owner.user.save()
+    client = made.signed_in(owner)
+    pages = [client.get(made.path(owner, one)).content.decode() for one in ("invoices", f"invoices/{invoice.uuid}")]
+    page, paper = (html.unescape(one) for one in pages)
+    assert f'<td class="num nowrap">{total} USD</td>' in page
+    assert f'<dd class="note">{total} USD' in page
+    assert quota in page
+    assert f"{overage} USD" in page
+    assert f'id="total">{total} USD' in paper
+    assert f'<td class="num">{total}</td>' in paper
+    *_lines, sums = records(body(client.get(made.path(owner, f"invoices/{invoice.uuid}.csv"))))
+    assert sums["amount"] == "12345.67"
+    assert Caller(owner).get(f"invoices/{invoice.uuid}").json()["total"] == "12345.67"
 
 
 def test_an_invoices_file_sums_to_its_total(world: World) -> None:
