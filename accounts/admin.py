@@ -4,6 +4,7 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 
 from accounts import admin_sign_in as admin_sign_in  # registers its pages
 from accounts import administration, api_tokens, audit, jobs, keys, members, organizations, permissions
@@ -23,6 +24,7 @@ from accounts.models import (
     User,
 )
 from accounts.permissions import Action
+from config.admin_words import named
 from config.clock import utc_now
 
 
@@ -68,11 +70,11 @@ class OrganizationAdmin(OperatorAdmin):
     def organizations_of(self, obj: Organization) -> list[int]:
         return [obj.pk]
 
-    @admin.action(description="Suspend: refuse all keys")
+    @admin.action(description=_("Suspend: refuse all keys"))
     def suspend(self, request: HttpRequest, queryset: QuerySet[Organization]) -> None:
         self.apply(request, queryset, "suspended", lambda row: organizations.suspend(row, by=actor(request)))
 
-    @admin.action(description="Resume")
+    @admin.action(description=_("Resume"))
     def resume(self, request: HttpRequest, queryset: QuerySet[Organization]) -> None:
         self.apply(request, queryset, "resumed", lambda row: organizations.resume(row, by=actor(request)))
 
@@ -97,17 +99,17 @@ class MemberAdmin(OperatorAdmin):
     actions = ("remove", "forbid_fast_mode", "allow_fast_mode")
     member_actions = dict.fromkeys(actions, Action.MANAGE_MEMBERS)
 
-    @admin.action(description="Forbid fast mode")
+    @admin.action(description=_("Forbid fast mode"))
     def forbid_fast_mode(self, request: HttpRequest, queryset: QuerySet[Member]) -> None:
         self._demand(request, queryset)
         self.apply(request, queryset, "changed", lambda row: members.allow_fast_mode(row, False, by=actor(request)))
 
-    @admin.action(description="Allow fast mode")
+    @admin.action(description=_("Allow fast mode"))
     def allow_fast_mode(self, request: HttpRequest, queryset: QuerySet[Member]) -> None:
         self._demand(request, queryset)
         self.apply(request, queryset, "changed", lambda row: members.allow_fast_mode(row, True, by=actor(request)))
 
-    @admin.action(description="Remove: revoke all keys, forget the person")
+    @admin.action(description=_("Remove: revoke all keys, forget the person"))
     def remove(self, request: HttpRequest, queryset: QuerySet[Member]) -> None:
         self._demand(request, queryset)
         self.apply(request, queryset, "removed", lambda row: members.remove(row, by=actor(request), now=utc_now()))
@@ -134,7 +136,7 @@ class InvitationAdmin(OperatorAdmin):
 class ApiKeyAdmin(OperatorAdmin):
     """Keys are issued and rotated by the people they belong to, who alone see the secret; here they are ended."""
 
-    plural = "API keys"
+    plural = named("API keys")
     seen_by = Action.USE_KEYS
     list_display = ("public_id", "name", "member", "organization", "created_at", "expires_at", "revoked_at")
     list_filter = (("revoked_at", admin.EmptyFieldListFilter), OF_ORGANIZATION, "created_at", "expires_at")
@@ -145,7 +147,7 @@ class ApiKeyAdmin(OperatorAdmin):
     actions = ("revoke",)
     member_actions = {"revoke": Action.USE_KEYS}
 
-    @admin.action(description="Revoke")
+    @admin.action(description=_("Revoke"))
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         self.apply(request, queryset, "revoked", lambda row: keys.revoke(row, by=actor(request), now=utc_now()))
 
@@ -154,7 +156,7 @@ class ApiKeyAdmin(OperatorAdmin):
 class ApiTokenAdmin(OperatorAdmin):
     """Tokens of the API act as their member; here they are ended."""
 
-    plural = "API tokens"
+    plural = named("API tokens")
     seen_by = Action.MANAGE_ORGANIZATION
     list_display = ("public_id", "name", "member", "organization", "scopes", "created_at", "expires_at", "revoked_at")
     list_filter = (("revoked_at", admin.EmptyFieldListFilter), OF_ORGANIZATION, "created_at", "expires_at")
@@ -165,7 +167,7 @@ class ApiTokenAdmin(OperatorAdmin):
     actions = ("revoke",)
     member_actions = {"revoke": Action.MANAGE_ORGANIZATION}
 
-    @admin.action(description="Revoke")
+    @admin.action(description=_("Revoke"))
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> None:
         self.apply(request, queryset, "revoked", lambda row: api_tokens.revoke(row, by=actor(request), now=utc_now()))
 
@@ -208,7 +210,7 @@ class JobAdmin(OperatorAdmin):
     actions = ("stop",)
     member_actions = {"stop": Action.MANAGE_ORGANIZATION}
 
-    @admin.action(description="Stop")
+    @admin.action(description=_("Stop"))
     def stop(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         def change(row: Job) -> bool:
             stopped = jobs.stop(row, now=utc_now())

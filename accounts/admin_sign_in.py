@@ -11,6 +11,7 @@ from django.contrib import admin
 from django.contrib.auth.models import Group
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 
 from accounts import audit
 from accounts.backoffice import InstallAdmin, actor
@@ -46,7 +47,7 @@ class UserSessionAdmin(InstallAdmin):
     hidden = ("session_key", "data")
     actions = ("end",)
 
-    @admin.action(description="End: the person signs in again")
+    @admin.action(description=_("End: the person signs in again"))
     def end(self, request: HttpRequest, queryset: QuerySet[UserSession]) -> None:
         def change(row: UserSession) -> None:
             number, whose = row.pk, row.user.email

@@ -15,6 +15,8 @@ from django.db.models import Q, QuerySet
 from django.forms import ModelForm
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
 from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 from unfold.paginator import InfinitePaginator
@@ -22,7 +24,7 @@ from unfold.paginator import InfinitePaginator
 from accounts import administration, audit
 from accounts.models import Member, Organization, User
 from accounts.permissions import Action
-from config import snapshot
+from config import admin_words, snapshot
 from config.errors import DomainError
 
 OF_ORGANIZATION = ("organization", AutocompleteSelectFilter)
@@ -42,8 +44,8 @@ class OperatorAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
     hidden: ClassVar[tuple[str, ...]] = ()
     derived: ClassVar[tuple[str, ...]] = ()
     """Methods shown among the fields."""
-    plural: ClassVar[str] = ""
-    """What the rows are called, where the model's name and an "s" are not it."""
+    plural: ClassVar[Any] = ""
+    """What the rows are called, where the model's name and an "s" are not it; `admin_words.named`."""
     seen_by: ClassVar[Action | None] = None
     """Which right shows a member their organization's rows; None: the page is the operators' alone."""
     tenant: ClassVar[str] = "organization"
@@ -60,6 +62,7 @@ class OperatorAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        admin_words.translate(self.model, plural=self.plural)
         self.show_full_result_count = not self.is_long
 
     # ------------------------------------------------------------------------------------------------------------ rights
@@ -105,7 +108,7 @@ class OperatorAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
         asked = request.POST.get("action") if request.method == "POST" else None
         if asked and asked not in self.get_actions(request):
             raise PermissionDenied
-        named = {"title": str(self.plural)[:1].upper() + str(self.plural)[1:]} if self.plural else {}
+        named = {"title": capfirst(str(self.plural))} if self.plural else {}
         answer: HttpResponse = super().changelist_view(request, {**named, **(extra_context or {})})
         return answer
 
@@ -219,7 +222,7 @@ class OperatorAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
     def apply(self, request: HttpRequest, rows: QuerySet[Any], done: str, change: Callable[[Any], Any]) -> None:
         """Runs a domain function on each selected row and says how many it took; a refusal is shown and ends it.
 
-        `change` may return False for a row that was so already.
+        `done`: one of `admin_words.DONE`. `change` may return False for a row that was so already.
         """
         count = same = 0
         for row in rows:
@@ -231,9 +234,10 @@ class OperatorAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
             count += changed is not False
             same += changed is False
         if count:
-            messages.success(request, f"{count} {done}.")
+            messages.success(request, capfirst(_("%(count)s %(done)s.") % {"count": count, "done": admin_words.named(done)}))
         if same:
-            messages.info(request, f"{same} not {done}: it was so already, or over.")
+            text = _("%(count)s not %(done)s: it was so already, or over.")
+            messages.info(request, capfirst(text % {"count": same, "done": admin_words.named(done)}))
 
 
 class InstallAdmin(OperatorAdmin):

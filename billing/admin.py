@@ -6,6 +6,8 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from accounts import administration
 from accounts.backoffice import OF_ORGANIZATION, InstallAdmin, LogAdmin, OperatorAdmin, actor
@@ -55,16 +57,16 @@ class PlanAdmin(InstallAdmin):
         self, request: HttpRequest, obj: Plan | None = None, change: bool = False, **options: Any
     ) -> "type[ModelForm[Plan]]":
         texts = {
-            "overage_cap": "Micro-credits of a period on the invoice at most. Empty: none.",
-            "base_quota": "Micro-credits of a period (1 credit is 1,000,000), in place of the multiplier.",
-            "multiplier_thousandths": "Thousandths of the baseline of 1,000,000 credits. Both empty: the plan cannot be used.",
+            "overage_cap": _("Micro-credits of a period on the invoice at most. Empty: none."),
+            "base_quota": _("Micro-credits of a period (1 credit is 1,000,000), in place of the multiplier."),
+            "multiplier_thousandths": _("Thousandths of the baseline of 1,000,000 credits. Both empty: the plan cannot be used."),
         }
         form: type[ModelForm[Plan]] = super().get_form(request, obj, change, help_texts=texts, **options)
         return form
 
-    @admin.display(description="Credits per period")
+    @admin.display(description=_("Credits per period"))
     def credits_per_period(self, obj: Plan) -> str:
-        return "not set" if obj.quota is None else credits.text(obj.quota)
+        return gettext("not set") if obj.quota is None else credits.text(obj.quota)
 
 
 @admin.register(Subscription)
@@ -83,11 +85,11 @@ class SubscriptionAdmin(OperatorAdmin):
     search_fields = ("organization__name", "organization__slug", "member__user__email")
     actions = ("suspend", "resume")
 
-    @admin.action(description="Suspend")
+    @admin.action(description=_("Suspend"))
     def suspend(self, request: HttpRequest, queryset: QuerySet[Subscription]) -> None:
         self.apply(request, queryset, "suspended", lambda row: subscriptions.suspend(row, by=actor(request), now=utc_now()))
 
-    @admin.action(description="Resume")
+    @admin.action(description=_("Resume"))
     def resume(self, request: HttpRequest, queryset: QuerySet[Subscription]) -> None:
         self.apply(request, queryset, "resumed", lambda row: subscriptions.resume(row, by=actor(request)))
 
@@ -100,11 +102,11 @@ class SubscriptionPeriodAdmin(OperatorAdmin):
     list_select_related = ("subscription__organization", "subscription__member__user", "subscription__plan")
     search_fields = ("subscription__organization__slug", "subscription__organization__name")
 
-    @admin.display(description="Quota, credits", ordering="quota")
+    @admin.display(description=_("Quota, credits"), ordering="quota")
     def quota_credits(self, obj: SubscriptionPeriod) -> str:
         return credits.text(obj.quota)
 
-    @admin.display(description="Used from quota, credits", ordering="used_from_quota")
+    @admin.display(description=_("Used from quota, credits"), ordering="used_from_quota")
     def used_credits(self, obj: SubscriptionPeriod) -> str:
         return credits.text(obj.used_from_quota)
 
@@ -120,12 +122,12 @@ class UsageRecordAdmin(LogAdmin):
     list_filter = ("status", "is_implausible", "is_estimated", "admitted_at", OF_ORGANIZATION)
     list_select_related = ("organization", "member__user")
     search_fields = ("=request_id", "=response_id", "=organization__slug", "=member__user__email")
-    search_help_text = "A request’s or response’s whole id, an organization’s slug, or a member’s address."
+    search_help_text = _("A request’s or response’s whole id, an organization’s slug, or a member’s address.")
     newest_first = ("-admitted_at", "-id")
     words = ("request_id", "response_id")
     derived = ("credits_text",)
 
-    @admin.display(description="Credits")
+    @admin.display(description=_("Credits"))
     def credits_text(self, obj: UsageRecord) -> str:
         return credits.text(obj.credits)
 
@@ -139,11 +141,11 @@ class UsageHourAdmin(LogAdmin):
     list_filter = (OF_ORGANIZATION, "hour")
     list_select_related = ("organization",)
     search_fields = ("=organization__slug", "=model")
-    search_help_text = "A model’s whole name, an organization’s slug, or a member’s address."
+    search_help_text = _("A model’s whole name, an organization’s slug, or a member’s address.")
     newest_first = ("-hour", "-id")
     words = ("model",)
     derived = ("credits_text",)
 
-    @admin.display(description="Credits")
+    @admin.display(description=_("Credits"))
     def credits_text(self, obj: UsageHour) -> str:
         return credits.text(obj.credits)

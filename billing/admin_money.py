@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminTextInputWidget, UnfoldBooleanWidget
 
 from accounts import administration
@@ -18,6 +19,7 @@ from accounts.models import Organization, User
 from accounts.permissions import Action
 from billing import credits, invoicing, ledger, purchases
 from billing.models import CreditLot, Invoice, InvoiceLine, InvoiceSeries, LedgerEntry, Purchase
+from config.admin_words import named
 from config.clock import utc_now
 
 
@@ -38,15 +40,21 @@ class MoveForm(forms.ModelForm):  # type: ignore[type-arg]
     """What every movement of credits by hand says. `reference` keeps a form that is sent twice from moving twice."""
 
     organization = forms.ModelChoiceField(
-        Organization.objects.all(), widget=AutocompleteSelect(CreditLot._meta.get_field("organization"), admin.site)
+        Organization.objects.all(),
+        label=_("Organization"),
+        widget=AutocompleteSelect(CreditLot._meta.get_field("organization"), admin.site),
     )
-    how_many = CreditsField(label="Credits")
-    reason = forms.CharField(max_length=200, help_text="Stands in the ledger.", widget=UnfoldAdminTextInputWidget)
+    how_many = CreditsField(label=_("Credits"))
+    reason = forms.CharField(
+        label=_("Reason"), max_length=200, help_text=_("Stands in the ledger."), widget=UnfoldAdminTextInputWidget
+    )
     reference = forms.CharField(widget=forms.HiddenInput)
 
 
 class GrantForm(MoveForm):
-    never_expires = forms.BooleanField(required=False, widget=UnfoldBooleanWidget, help_text="Else they expire in 12 months.")
+    never_expires = forms.BooleanField(
+        label=_("Never expires"), required=False, widget=UnfoldBooleanWidget, help_text=_("Else they expire in 12 months.")
+    )
 
     class Meta:
         model = CreditLot
@@ -55,7 +63,10 @@ class GrantForm(MoveForm):
 
 class AdjustForm(MoveForm):
     corrects = forms.UUIDField(
-        required=False, widget=UnfoldAdminTextInputWidget, help_text="The UUID of the entry that was wrong, if one was."
+        label=_("Corrects"),
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text=_("The UUID of the entry that was wrong, if one was."),
     )
 
     class Meta:
@@ -67,7 +78,7 @@ class AdjustForm(MoveForm):
         if said.get("corrects") and said.get("organization"):
             entry = LedgerEntry.objects.for_organization(said["organization"]).filter(uuid=said["corrects"]).first()
             if entry is None:
-                self.add_error("corrects", "This organization has no such entry.")
+                self.add_error("corrects", _("This organization has no such entry."))
             said["corrects"] = entry
         return said
 
@@ -128,11 +139,11 @@ class CreditLotAdmin(MovingAdmin):
             reference=f"grant:{said['reference']}",
         )
 
-    @admin.display(description="Credits", ordering="amount")
+    @admin.display(description=_("Credits"), ordering="amount")
     def amount_text(self, obj: CreditLot) -> str:
         return credits.text(obj.amount)
 
-    @admin.display(description="Left, credits")
+    @admin.display(description=_("Left, credits"))
     def left_text(self, obj: CreditLot) -> str:
         return credits.text(obj.amount - obj.drawn - obj.expired)
 
@@ -143,13 +154,13 @@ class LedgerEntryAdmin(LogAdmin, MovingAdmin):
 
     form = AdjustForm
     form_fields = ("organization", "how_many", "reason", "corrects", "reference")
-    plural = "Ledger entries"
+    plural = named("ledger entries")
     seen_by = Action.SEE_MONEY
     list_display = ("occurred_at", "organization", "kind", "debit", "credit", "amount_text", "reference", "reason")
     list_filter = ("kind", OF_ORGANIZATION, "occurred_at")
     list_select_related = ("organization",)
     search_fields = ("=reference", "=request_id", "=organization__slug")
-    search_help_text = "A reference or a request’s id as a whole, an organization’s slug, or a member’s address."
+    search_help_text = _("A reference or a request’s id as a whole, an organization’s slug, or a member’s address.")
     words = ("reference", "request_id")
     derived = ("amount_text",)
 
@@ -166,7 +177,7 @@ class LedgerEntryAdmin(LogAdmin, MovingAdmin):
         )
         return LedgerEntry.objects.get(organization=said["organization"], reference=reference)
 
-    @admin.display(description="Credits", ordering="amount")
+    @admin.display(description=_("Credits"), ordering="amount")
     def amount_text(self, obj: LedgerEntry) -> str:
         return credits.text(obj.amount)
 
@@ -184,11 +195,11 @@ class PurchaseAdmin(OperatorAdmin):
     derived = ("credits_text",)
     actions = ("complete", "refund")
 
-    @admin.display(description="Credits", ordering="credits")
+    @admin.display(description=_("Credits"), ordering="credits")
     def credits_text(self, obj: Purchase) -> str:
         return credits.text(obj.credits)
 
-    @admin.action(description="Complete: the payment has arrived")
+    @admin.action(description=_("Complete: the payment has arrived"))
     def complete(self, request: HttpRequest, queryset: QuerySet[Purchase]) -> None:
         by = actor(request)
 
@@ -206,7 +217,7 @@ class PurchaseAdmin(OperatorAdmin):
 
         self.apply(request, queryset, "completed", change)
 
-    @admin.action(description="Refund: take back what is left of the credits")
+    @admin.action(description=_("Refund: take back what is left of the credits"))
     def refund(self, request: HttpRequest, queryset: QuerySet[Purchase]) -> None:
         by = actor(request)
         self.apply(
@@ -228,19 +239,19 @@ class InvoiceAdmin(OperatorAdmin):
     derived = ("printed_number", "credits_text", "printed_lines")
     actions = ("take_back",)
 
-    @admin.display(description="Number")
+    @admin.display(description=_("Number"))
     def printed_number(self, obj: Invoice) -> str:
         return str(obj.frozen.get("number", obj))
 
-    @admin.display(description="Credits", ordering="credits")
+    @admin.display(description=_("Credits"), ordering="credits")
     def credits_text(self, obj: Invoice) -> str:
         return credits.text(obj.credits)
 
-    @admin.display(description="Lines")
+    @admin.display(description=_("Lines"))
     def printed_lines(self, obj: Invoice) -> str:
         return "; ".join(f"{line.description}: {line.amount} {obj.currency}" for line in obj.lines.order_by("position")[:100])
 
-    @admin.action(description="Take back all that is left, by a credit note")
+    @admin.action(description=_("Take back all that is left, by a credit note"))
     def take_back(self, request: HttpRequest, queryset: QuerySet[Invoice]) -> None:
         by = actor(request)
         self.apply(
@@ -261,7 +272,7 @@ class InvoiceLineAdmin(OperatorAdmin):
     ordering = ("-invoice", "position")
     derived = ("credits_text",)
 
-    @admin.display(description="Credits", ordering="credits")
+    @admin.display(description=_("Credits"), ordering="credits")
     def credits_text(self, obj: InvoiceLine) -> str:
         return credits.text(obj.credits)
 

@@ -1,6 +1,7 @@
 """The admin's pages of rates: cards and their imports, rows, aliases, organizations' own prices. Rows are dated, never changed."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
@@ -10,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 from unfold.decorators import action
 
@@ -20,6 +22,7 @@ from billing import aliases, credits, overrides, ratecard_pages, rates_import
 from billing.models import Rate, RateAlias, RateCard, RateImport, RateOverride
 from billing.ratecard_forms import AliasForm, CardForm, FallbackForm, OverrideForm
 from billing.timelines import whole_second
+from config.admin_words import named
 from config.clock import utc_now
 from config.errors import DomainError
 
@@ -28,7 +31,7 @@ class RatesAdmin(InstallAdmin):
     """Adds by forms of its own, each of which calls one domain function."""
 
     def form_page(
-        self, request: HttpRequest, form: Form, *, title: str, button: str, submit: Callable[[User], str], intro: str = ""
+        self, request: HttpRequest, form: Form, *, title: Any, button: Any, submit: Callable[[User], str], intro: Any = ""
     ) -> HttpResponse:
         """Shows the form; a valid POST is submitted, and leads where `submit` says. A refusal of the domain is shown with it."""
         status = 200
@@ -47,15 +50,15 @@ class RatesAdmin(InstallAdmin):
 
 
 class PricedAdmin(RatesAdmin):
-    @admin.display(description="Input, credits per million", ordering="input")
+    @admin.display(description=_("Input, credits per million"), ordering="input")
     def input_credits(self, obj: Rate | RateOverride) -> str:
         return _credits(obj.input)
 
-    @admin.display(description="Cached input", ordering="cached_input")
+    @admin.display(description=_("Cached input"), ordering="cached_input")
     def cached_credits(self, obj: Rate | RateOverride) -> str:
         return _credits(obj.cached_input)
 
-    @admin.display(description="Output", ordering="output")
+    @admin.display(description=_("Output"), ordering="output")
     def output_credits(self, obj: Rate | RateOverride) -> str:
         return _credits(obj.output)
 
@@ -87,11 +90,11 @@ class RateImportAdmin(RatesAdmin):
         ]
         return [*own, *super().get_urls()]
 
-    @admin.display(description="Difference")
+    @admin.display(description=_("Difference"))
     def difference_link(self, obj: RateImport) -> str:
-        return format_html('<a href="{}">Show</a>', _difference_url(obj.uuid))
+        return format_html('<a href="{}">{}</a>', _difference_url(obj.uuid), _("Show"))
 
-    @action(description="Upload a rate card", url_path="upload")  # type: ignore[untyped-decorator]  # unfold has no types
+    @action(description=_("Upload a rate card"), url_path="upload")  # type: ignore[untyped-decorator]  # unfold has no types
     def upload(self, request: HttpRequest) -> HttpResponse:
         form = CardForm(request.POST or None, request.FILES or None)
 
@@ -103,13 +106,13 @@ class RateImportAdmin(RatesAdmin):
         return self.form_page(
             request,
             form,
-            title="Upload a rate card",
-            button="Show what it would change",
+            title=_("Upload a rate card"),
+            button=_("Show what it would change"),
             submit=submit,
-            intro="Nothing changes before you have seen the difference and confirmed it.",
+            intro=_("Nothing changes before you have seen the difference and confirmed it."),
         )
 
-    @action(description="Set the fallback rate", url_path="fallback")  # type: ignore[untyped-decorator]  # unfold has no types
+    @action(description=_("Set the fallback rate"), url_path="fallback")  # type: ignore[untyped-decorator]  # unfold has no types
     def fallback(self, request: HttpRequest) -> HttpResponse:
         form = FallbackForm(request.POST or None)
 
@@ -122,10 +125,10 @@ class RateImportAdmin(RatesAdmin):
         return self.form_page(
             request,
             form,
-            title="Set the fallback rate",
-            button="Show what it would change",
+            title=_("Set the fallback rate"),
+            button=_("Show what it would change"),
             submit=submit,
-            intro="What models without a rate cost, for the organizations whose unpriced models are not refused.",
+            intro=_("What models without a rate cost, for the organizations whose unpriced models are not refused."),
         )
 
     def show(self, request: HttpRequest, uuid: UUID, *, trouble: str = "", status: int = 200) -> HttpResponse:
@@ -134,7 +137,7 @@ class RateImportAdmin(RatesAdmin):
         page = {
             **self.admin_site.each_context(request),
             **ratecard_pages.shown(row, trouble=trouble),
-            "title": "What the card changed" if row.applied_at else "What the card would change",
+            "title": _("What the card changed") if row.applied_at else _("What the card would change"),
         }
         return render(request, "admin/billing/ratecard_import.html", page, status=status)
 
@@ -145,8 +148,11 @@ class RateImportAdmin(RatesAdmin):
             outcome = rates_import.apply(row, seen=request.POST.get("seen", ""), now=utc_now(), by=by)
         except DomainError as error:
             return self.show(request, uuid, trouble=error.message, status=error.status)
-        done = "was imported before; nothing changed" if outcome.is_repeated else f"imported: {outcome.imported.added} rows added"
-        messages.success(request, f"{row.name} {done}.")
+        said = {"card": row.name, "count": outcome.imported.added}
+        if outcome.is_repeated:
+            messages.success(request, _("%(card)s was imported before; nothing changed.") % said)
+        else:
+            messages.success(request, _("%(card)s imported: %(count)s rows added.") % said)
         return redirect(_difference_url(uuid))
 
 
@@ -162,7 +168,7 @@ class RateAdmin(PricedAdmin):
 
 @admin.register(RateAlias)
 class RateAliasAdmin(RatesAdmin):
-    plural = "Rate aliases"
+    plural = named("rate aliases")
     list_display = ("alias", "model", "valid_from", "valid_to", "card")
     list_filter = ("card", ("valid_to", admin.EmptyFieldListFilter))
     list_select_related = ("card",)
@@ -170,7 +176,7 @@ class RateAliasAdmin(RatesAdmin):
     actions_list = ("add_alias",)
     actions = ("end",)
 
-    @action(description="Add an alias", url_path="add-alias")  # type: ignore[untyped-decorator]  # unfold has no types
+    @action(description=_("Add an alias"), url_path="add-alias")  # type: ignore[untyped-decorator]  # unfold has no types
     def add_alias(self, request: HttpRequest) -> HttpResponse:
         form = AliasForm(request.POST or None)
 
@@ -179,9 +185,9 @@ class RateAliasAdmin(RatesAdmin):
             return self.list_url()
 
         operator(request)
-        return self.form_page(request, form, title="Add an alias", button="Add", submit=submit)
+        return self.form_page(request, form, title=_("Add an alias"), button=_("Add"), submit=submit)
 
-    @admin.action(description="End: stands for nothing from now on")
+    @admin.action(description=_("End: stands for nothing from now on"))
     def end(self, request: HttpRequest, queryset: QuerySet[RateAlias]) -> None:
         self.apply(request, queryset, "ended", lambda row: aliases.end(row, now=utc_now(), by=operator(request)))
 
@@ -205,7 +211,7 @@ class RateOverrideAdmin(PricedAdmin):
     def organizations_of(self, obj: RateOverride) -> Iterable[int]:
         return [obj.organization_id]
 
-    @action(description="Set an organization's own price", url_path="set")  # type: ignore[untyped-decorator]  # unfold has no types
+    @action(description=_("Set an organization's own price"), url_path="set")  # type: ignore[untyped-decorator]  # unfold has no types
     def set_override(self, request: HttpRequest) -> HttpResponse:
         form = OverrideForm(request.POST or None)
 
@@ -216,9 +222,9 @@ class RateOverrideAdmin(PricedAdmin):
             return self.list_url()
 
         operator(request)
-        return self.form_page(request, form, title="Set an organization's own price", button="Set", submit=submit)
+        return self.form_page(request, form, title=_("Set an organization's own price"), button=_("Set"), submit=submit)
 
-    @admin.action(description="End: the card's price holds from now on")
+    @admin.action(description=_("End: the card's price holds from now on"))
     def end(self, request: HttpRequest, queryset: QuerySet[RateOverride]) -> None:
         self.apply(request, queryset, "ended", lambda row: overrides.end(row, now=utc_now(), by=operator(request)))
 
@@ -228,4 +234,4 @@ def _difference_url(uuid: UUID) -> str:
 
 
 def _credits(amount: int | None) -> str:
-    return "unpriced" if amount is None else credits.text(amount)
+    return str(named("unpriced")) if amount is None else credits.text(amount)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_lazy as _
 
 from accounts.models import Organization
 from billing import cardfile, rates_import
@@ -11,12 +12,12 @@ from billing.overrides import Terms
 
 
 class CardForm(forms.Form):
-    file = forms.FileField(label="Rate card (JSON, ratecard-facts/1)")
+    file = forms.FileField(label=_("Rate card (JSON, ratecard-facts/1)"))
 
     def clean_file(self) -> Any:
         file = self.cleaned_data["file"]
         if file.size > rates_import.MOST_BYTES:
-            raise forms.ValidationError(f"The file is larger than {rates_import.MOST_BYTES} bytes.")
+            raise forms.ValidationError(_("The file is larger than %(most)s bytes."), params={"most": rates_import.MOST_BYTES})
         return file
 
 
@@ -37,19 +38,19 @@ class _DecimalField(forms.CharField):
             raise forms.ValidationError(str(error)) from error
 
 
-def _price(label: str, **options: Any) -> _DecimalField:
-    return _DecimalField(cardfile.price, label=f"{label}, credits per million tokens", **options)
+def _price(label: Any, **options: Any) -> _DecimalField:
+    return _DecimalField(cardfile.price, label=label, **options)
 
 
-def _times(label: str) -> _DecimalField:
-    return _DecimalField(cardfile.thousandths, label=label, required=False, help_text="Empty: as on the rate card.")
+def _times(label: Any) -> _DecimalField:
+    return _DecimalField(cardfile.thousandths, label=label, required=False, help_text=_("Empty: as on the rate card."))
 
 
 class PricesForm(forms.Form):
-    input = _price("Input")
-    cached_input = _price("Cached input")
-    cache_write = _price("Cache write", required=False, help_text="Empty: as input.")
-    output = _price("Output")
+    input = _price(_("Input, credits per million tokens"))
+    cached_input = _price(_("Cached input, credits per million tokens"))
+    cache_write = _price(_("Cache write, credits per million tokens"), required=False, help_text=_("Empty: as input."))
+    output = _price(_("Output, credits per million tokens"))
 
 
 class FallbackForm(PricesForm):
@@ -62,30 +63,32 @@ class FallbackForm(PricesForm):
 
 
 class _Dated(forms.Form):
-    valid_from = forms.DateTimeField(required=False, label="Begins (UTC)", help_text="Empty: now. The past is not repriced.")
-    valid_to = forms.DateTimeField(required=False, label="Ends (UTC)", help_text="Empty: never.")
-    reason = forms.CharField(required=False, max_length=200)
+    valid_from = forms.DateTimeField(required=False, label=_("Begins (UTC)"), help_text=_("Empty: now. The past is not repriced."))
+    valid_to = forms.DateTimeField(required=False, label=_("Ends (UTC)"), help_text=_("Empty: never."))
+    reason = forms.CharField(required=False, max_length=200, label=_("Reason"))
 
 
 class AliasForm(_Dated):
-    alias = forms.CharField(max_length=120, label="Name that clients use")
-    model = forms.CharField(max_length=120, label="Model that it stands for", help_text="As on the rate card.")
+    alias = forms.CharField(max_length=120, label=_("Name that clients use"))
+    model = forms.CharField(max_length=120, label=_("Model that it stands for"), help_text=_("As on the rate card."))
     field_order = ("alias", "model")
 
 
 class OverrideForm(PricesForm, _Dated):
-    organization = forms.ModelChoiceField(Organization.objects.all(), to_field_name="slug")
-    model = forms.CharField(max_length=120, help_text="As on the rate card; a model of their own; or fallback.")
-    fast_thousandths = _times("Fast mode, times")
+    organization = forms.ModelChoiceField(Organization.objects.all(), to_field_name="slug", label=_("Organization"))
+    model = forms.CharField(
+        max_length=120, label=_("Model"), help_text=_("As on the rate card; a model of their own; or fallback.")
+    )
+    fast_thousandths = _times(_("Fast mode, times"))
     long_context_threshold = forms.IntegerField(
         required=False,
         min_value=0,
         max_value=2**31 - 1,
-        label="Long context above, input tokens",
-        help_text="Empty: as on the rate card.",
+        label=_("Long context above, input tokens"),
+        help_text=_("Empty: as on the rate card."),
     )
-    long_context_input_thousandths = _times("Long context input, times")
-    long_context_output_thousandths = _times("Long context output, times")
+    long_context_input_thousandths = _times(_("Long context input, times"))
+    long_context_output_thousandths = _times(_("Long context output, times"))
     field_order = ("organization", "model", "input", "cached_input", "cache_write", "output")
 
     @property

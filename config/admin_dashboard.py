@@ -116,7 +116,7 @@ class _Page:
             (count("implausible") if self.sees(UsageRecord) else 0, _("%(count)s requests with usage that cannot be")),
             (self.numbers.dead_letters if self.sees(DeadLetter) else 0, _("%(count)s usage events could not be written")),
         ]
-        said = [text % {"count": f"{number:,}"} for number, text in found if number]
+        said = [text % {"count": display.count(number)} for number, text in found if number]
         if self.numbers.behind > LATE_SECONDS:
             said.append(_("the log is %(time)s behind") % {"time": display.duration(self.numbers.behind)})
         if not self.numbers.is_live:
@@ -142,7 +142,7 @@ class _Page:
             Cell(*_used(numbers.total("used"), numbers.total("quota")), note=self._period(), title=_("Quota used"))
             if not self.is_operator
             else Cell(
-                f"{sum(row.is_active for row in numbers.rows):,}",
+                display.count(sum(row.is_active for row in numbers.rows)),
                 self.to(Organization, is_active__exact="1"),
                 note=_("%(count)s suspended") % {"count": sum(not row.is_active for row in numbers.rows)},
                 title=_("Organizations"),
@@ -151,15 +151,15 @@ class _Page:
         if self.sees(PoolAccount):
             needs, cooling, paused = (numbers.accounts(name) for name in ("needs_sign_in", "cooling", "paused"))
             note = _("%(cooling)s cooling down, %(paused)s paused") % {"cooling": cooling, "paused": paused}
-            serving = f"{numbers.accounts('serving'):,}"
+            serving = display.count(numbers.accounts("serving"))
             tiles.append(Cell(serving, self.accounts_url(status="active"), note=note, title=_("Accounts serving")))
             sign_in = self.accounts_url(status="needs_sign_in")
-            tiles.append(Cell(f"{needs:,}", sign_in, "bad" if needs else "", title=_("Accounts need sign-in")))
+            tiles.append(Cell(display.count(needs), sign_in, "bad" if needs else "", title=_("Accounts need sign-in")))
         waiting, behind = numbers.total("waiting"), numbers.behind
         late = "bad" if behind > LATE_SECONDS else ""
         if numbers.is_live:
             note = _("the oldest %(time)s") % {"time": display.duration(behind)} if waiting else _("the log is up to date")
-            tiles.append(Cell(f"{waiting:,}", self.to(UsageDrain), late, note, _("Usage on its way to the log")))
+            tiles.append(Cell(display.count(waiting), self.to(UsageDrain), late, note, _("Usage on its way to the log")))
         for model, number, url, title in (
             (Drift, numbers.total("drift"), self.drift_url(), _("Differences in the books")),
             (AlertDelivery, numbers.total("deliveries"), self.deliveries_url(), _("Alerts not delivered, 7 d")),
@@ -172,7 +172,7 @@ class _Page:
                 if model is Drift and numbers.drift_found_at is not None:
                     ago = display.duration(self.now - numbers.drift_found_at)
                     note = _("last seen %(time)s ago") % {"time": ago}
-                tiles.append(Cell(f"{number:,}", url, "bad" if number else "", note, title))
+                tiles.append(Cell(display.count(number), url, "bad" if number else "", note, title))
         return tiles
 
     def _week(self) -> str:
@@ -218,7 +218,7 @@ class _Page:
 
 
 def _number(number: int, url: str, tone: str = "") -> Cell | None:
-    return Cell(f"{number:,}", url, tone) if number else None
+    return Cell(display.count(number), url, tone) if number else None
 
 
 def _used(used: int, quota: int) -> tuple[str, str, str]:

@@ -12,6 +12,7 @@ from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.templatetags.static import static
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -38,21 +39,16 @@ class Site(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         return [path("organization/<uuid:uuid>/", self.admin_view(require_POST(self.choose)), name="choose"), *urls]
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """`zone`: in which the page's times are, by `config.middleware.ScopeMiddleware`; UTC for operators."""
         member = administration.member(request)
         seen = administration.administered(request) if member is not None else []
         return {
             **super().each_context(request),
+            "zone": timezone.get_current_timezone(),
+            "zone_name": timezone.localtime().tzname(),
             "administrator": member,
             "administered": [row for row in seen if member is not None and row.pk != member.pk],
         }
-
-    def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[dict[str, Any]]:
-        """With the names that a page gives itself, where Django's plural is none."""
-        apps: list[dict[str, Any]] = super().get_app_list(request, app_label)
-        for app in apps:
-            for model in app["models"]:
-                model["name"] = self.get_model_admin(model["model"]).plural or model["name"]
-        return apps
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
         """Who is signed in and may come in goes on; who may not is refused; who is not signed in signs in where everybody does."""
@@ -105,3 +101,7 @@ def show_history(request: HttpRequest) -> bool:
 
 def stylesheet(request: HttpRequest) -> str:
     return static("css/admin.css")
+
+
+def script(request: HttpRequest) -> str:
+    return static("js/admin.js")

@@ -3,14 +3,16 @@
 import ipaddress
 import logging
 import secrets
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from zoneinfo import ZoneInfo
 
 from csp.constants import SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.conf import settings
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from psycopg.errors import QueryCanceled
 
 from accounts import administration
@@ -78,7 +80,7 @@ def _is_trusted(text: str | None) -> bool:
 
 class ScopeMiddleware:
     """A request begins with no tenant's rows in sight. In the admin operators see all, and an owner or lead of a whole organization
-    sees that one (`accounts.administration`). Comes after AuthenticationMiddleware.
+    sees that one (`accounts.administration`), with times in that one's zone. Comes after AuthenticationMiddleware.
 
     Which organization a page is about is found out by `accounts.tenancy.page`, the API's by its authentication.
     """
@@ -90,13 +92,17 @@ class ScopeMiddleware:
         with self._scope(request):
             return self.get_response(request)
 
-    def _scope(self, request: HttpRequest) -> AbstractContextManager[None]:
-        if not request.path_info.startswith("/admin/"):
-            return scope.nothing()
-        administrator = administration.note(request)
+    @contextmanager
+    def _scope(self, request: HttpRequest) -> Iterator[None]:
+        administrator = administration.note(request) if request.path_info.startswith("/admin/") else None
         if administrator is not None:
-            return scope.organization(administrator.organization_id)
-        return scope.everything() if administration.is_operator(request) else scope.nothing()
+            zone = ZoneInfo(administrator.organization.timezone)
+            with scope.organization(administrator.organization_id), timezone.override(zone):
+                yield
+            return
+        is_all = request.path_info.startswith("/admin/") and administration.is_operator(request)
+        with scope.everything() if is_all else scope.nothing():
+            yield
 
 
 class PatienceMiddleware:

@@ -5,11 +5,14 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from accounts import administration
 from accounts.backoffice import OF_ORGANIZATION, InstallAdmin, OperatorAdmin, actor
 from accounts.models import Member
 from accounts.permissions import Action
+from config.admin_words import named
 from config.clock import utc_now
 from quotas import limits, requests
 from quotas.alerts import audience, delivery, endpoints, telling
@@ -67,14 +70,14 @@ class LimitRequestAdmin(OperatorAdmin):
         """Who decides is a member: an operator is none."""
         return super().get_actions(request) if administration.member(request) is not None else {}
 
-    @admin.action(description="Approve: give what was asked for")
+    @admin.action(description=_("Approve: give what was asked for"))
     def approve(self, request: HttpRequest, queryset: QuerySet[LimitRequest]) -> None:
         decider = administration.member(request)
         assert decider is not None
 
         def change(row: LimitRequest) -> None:
             if not requests.may_decide(decider, row):
-                raise RequestError("Somebody else decides this one: nobody but an owner gives more to themselves.")
+                raise RequestError(gettext("Somebody else decides this one: nobody but an owner gives more to themselves."))
             requests.approve(row, decider=decider, now=utc_now())
 
         self.apply(request, queryset, "approved", change)
@@ -91,7 +94,7 @@ class LimitBoostAdmin(OperatorAdmin):
     actions = ("end",)
     member_actions = {"end": Action.SET_LIMITS}
 
-    @admin.action(description="End before its time")
+    @admin.action(description=_("End before its time"))
     def end(self, request: HttpRequest, queryset: QuerySet[LimitBoost]) -> None:
         def change(row: LimitBoost) -> bool:
             if row.revoked_at is not None:
@@ -118,7 +121,7 @@ class RefusalAdmin(OperatorAdmin):
 class DriftAdmin(OperatorAdmin):
     """Differences that the reconciler found; `manage.py reconcile --repair` puts them right."""
 
-    plural = "Drift"
+    plural = named("drift")
     seen_by = Action.MANAGE_ORGANIZATION
     date_hierarchy = "found_at"
     list_display = ("found_at", "organization", "kind", "record", "field", "expected", "counted", "repaired_at")
@@ -165,7 +168,7 @@ class AlertAdmin(OperatorAdmin):
         """Who acknowledges is a member: an operator is none."""
         return super().get_actions(request) if administration.member(request) is not None else {}
 
-    @admin.action(description="Acknowledge")
+    @admin.action(description=_("Acknowledge"))
     def acknowledge(self, request: HttpRequest, queryset: QuerySet[Alert]) -> None:
         by = administration.member(request)
         assert by is not None
@@ -194,11 +197,11 @@ class WebhookEndpointAdmin(OperatorAdmin):
     list_select_related = ("organization",)
     search_fields = ("organization__slug", "name", "origin")
 
-    @admin.action(description="Resume: post to it again")
+    @admin.action(description=_("Resume: post to it again"))
     def resume(self, request: HttpRequest, queryset: QuerySet[WebhookEndpoint]) -> None:
         self.apply(request, queryset, "resumed", lambda row: endpoints.resume(row, by=actor(request)))
 
-    @admin.action(description="Remove: its address and secret are erased")
+    @admin.action(description=_("Remove: its address and secret are erased"))
     def remove(self, request: HttpRequest, queryset: QuerySet[WebhookEndpoint]) -> None:
         def change(row: WebhookEndpoint) -> bool:
             if row.removed_at is not None:
@@ -213,7 +216,7 @@ class WebhookEndpointAdmin(OperatorAdmin):
 class AlertDeliveryAdmin(OperatorAdmin):
     """The delivery log: every message, how often it was tried, and what came back."""
 
-    plural = "Alert deliveries"
+    plural = named("alert deliveries")
     seen_by = Action.SEE_ALERTS
     is_long = True
     actions = ("retry",)
@@ -223,6 +226,6 @@ class AlertDeliveryAdmin(OperatorAdmin):
     list_select_related = ("organization", "alert", "member__user", "endpoint")
     search_fields = ("organization__slug", "=uuid", "member__user__email", "endpoint__name")
 
-    @admin.action(description="Try again: from its first try on")
+    @admin.action(description=_("Try again: from its first try on"))
     def retry(self, request: HttpRequest, queryset: QuerySet[AlertDelivery]) -> None:
         self.apply(request, queryset, "tried again", lambda row: delivery.retry(row, by=actor(request), now=utc_now()))

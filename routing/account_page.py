@@ -157,12 +157,12 @@ def new_link(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
 def poll_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
     """Asks the account's upstream for its use, now; one that was asked a moment ago is not asked again."""
     account = _account(member, uuid)
-    has_answered, said = _poll(account)
+    has_answered, said = poll_now(account)
     (messages.success if has_answered else messages.warning)(request, said)
     return _back(member, account)
 
 
-def _poll(account: PoolAccount) -> tuple[bool, str]:
+def poll_now(account: PoolAccount) -> tuple[bool, str]:
     """Whether it answered, and what to say."""
     began, now = time.monotonic(), utc_now()
     try:

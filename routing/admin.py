@@ -6,14 +6,13 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
 from accounts.backoffice import OF_ORGANIZATION, OperatorAdmin, actor
 from accounts.models import Organization, User
 from accounts.permissions import Action
-from config.clock import utc_now
-from config.redis import RedisUnavailable
-from routing import polls, pools, upkeep
+from routing import account_page, pools, upkeep
 from routing.models import ModelFallback, Pool, PoolAccount, SignInFlow
 
 
@@ -68,30 +67,25 @@ class PoolAccountAdmin(OperatorAdmin):
         rows: QuerySet[PoolAccount] = super().get_queryset(request)
         return rows.defer("access_token", "refresh_token")
 
-    @admin.action(description="Pause: it takes no request from the next one on")
+    @admin.action(description=_("Pause: it takes no request from the next one on"))
     def pause(self, request: HttpRequest, queryset: QuerySet[PoolAccount]) -> None:
         self.apply(request, queryset, "paused", lambda row: upkeep.pause(row, by=actor(request)))
 
-    @admin.action(description="Resume")
+    @admin.action(description=_("Resume"))
     def resume(self, request: HttpRequest, queryset: QuerySet[PoolAccount]) -> None:
         self.apply(request, queryset, "resumed", lambda row: upkeep.resume(row, by=actor(request)))
 
-    @admin.action(description="Poll: ask the upstream how full its windows are")
+    @admin.action(description=_("Poll: ask the upstream how full its windows are"))
     def poll(self, request: HttpRequest, queryset: QuerySet[PoolAccount]) -> None:
         """One account at a time: an answer may take a minute."""
         chosen = list(queryset[:2])
         if len(chosen) != 1:
-            messages.error(request, "Choose one account: an upstream may take its time to answer.")
+            messages.error(request, _("Choose one account: an upstream may take its time to answer."))
             return
-        try:
-            polled = polls.ask(chosen[0], now=utc_now())
-        except RedisUnavailable as error:
-            messages.error(request, error.message)
-            return
-        tell = messages.success if polled.outcome == polls.OK else messages.warning
-        tell(request, f"{chosen[0].label}: {polled.outcome}.")
+        has_answered, said = account_page.poll_now(chosen[0])
+        (messages.success if has_answered else messages.warning)(request, said)
 
-    @admin.action(description="Take out: erase its secrets, for good")
+    @admin.action(description=_("Take out: erase its secrets, for good"))
     def remove(self, request: HttpRequest, queryset: QuerySet[PoolAccount]) -> None:
         self.apply(request, queryset, "taken out", lambda row: upkeep.remove(row, by=actor(request)))
 

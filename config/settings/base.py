@@ -302,6 +302,7 @@ UNFOLD = {
     "DASHBOARD_CALLBACK": "config.admin_dashboard.fill",
     "SIDEBAR": {"show_search": True},
     "STYLES": ["config.admin_site.stylesheet"],
+    "SCRIPTS": ["config.admin_site.script"],
     # Our own accent (static/css/tokens.css) in place of unfold's purple.
     "COLORS": {
         "primary": {

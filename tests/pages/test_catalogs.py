@@ -18,8 +18,6 @@ FORMS = {"ru": 3, "vi": 1}
 APPS = ("accounts", "billing", "quotas", "routing", "config")
 CALLS = {"_", "gettext", "gettext_lazy", "gettext_noop", "ngettext", "ngettext_lazy", "pgettext", "pgettext_lazy", "npgettext"}
 MARK = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}|<[^>]+>")
-UNTRANSLATED = {"templates/admin", "templates/billing/ratecard"}
-"""For operators, who read English."""
 
 
 @dataclass
@@ -93,9 +91,7 @@ def marked() -> dict[str, str]:
             if "migrations" not in path.parts:
                 found.update(dict.fromkeys(in_python(path.read_text(), str(path)), str(path.relative_to(ROOT))))
     for path in (ROOT / "templates").rglob("*.html"):
-        name = str(path.relative_to(ROOT))
-        if not name.startswith(tuple(UNTRANSLATED)):
-            found.update(dict.fromkeys(in_template(path), name))
+        found.update(dict.fromkeys(in_template(path), str(path.relative_to(ROOT))))
     return found
 
 
