@@ -11,13 +11,11 @@ from accounts.models import Organization
 from billing import reports, rollups
 from billing.models import UsageHour
 
-_CREDITS = rollups.AMOUNTS.index("credits")
-
 
 def spent(organization: Organization, start: datetime, end: datetime) -> Mapping[int, int]:
     """What each member used in [start, end), for those who used anything that cost."""
-    sums = reports.sums(organization, ("member",), start, end)
-    return {int(member or 0): amounts[_CREDITS] for (member,), amounts in sums.items() if amounts[_CREDITS] > 0}
+    sums = reports.sums(organization, ("member",), start, end, amounts=("credits",))
+    return {int(member or 0): credits for (member,), (credits,) in sums.items() if credits > 0}
 
 
 def by_member(organization: Organization, start: datetime, end: datetime, *, members: Sequence[int]) -> Mapping[int, list[int]]:

@@ -136,12 +136,17 @@ class Labels:
     def members(self, ids: Iterable[int | None]) -> Mapping[int, MemberLabel]:
         if missing := _missing(ids, self._members):
             rows = Member.objects.for_organization(self.organization).filter(pk__in=missing).select_related("user")
+            rows = rows.only("uuid", "display_name", "user__email")
             self._members.update((row.pk, MemberLabel(row.uuid, str(row), row.user.email if row.user else "")) for row in rows)
         return self._members
 
     def keys(self, ids: Iterable[int | None]) -> Mapping[int, KeyLabel]:
         if missing := _missing(ids, self._keys):
-            rows = ApiKey.objects.for_organization(self.organization).filter(pk__in=missing)
+            rows = (
+                ApiKey.objects.for_organization(self.organization)
+                .filter(pk__in=missing)
+                .only("uuid", "name", "public_id", "member")
+            )
             self._keys.update((row.pk, KeyLabel(row.uuid, row.name, row.public_id, row.member_id)) for row in rows)
         return self._keys
 

@@ -25,7 +25,7 @@ SERIES = 5
 """A chart shows at most this many models; the smaller ones are summed as OTHER."""
 OTHER = "other"
 
-_CREDITS, _REQUESTS = rollups.AMOUNTS.index("credits"), rollups.AMOUNTS.index("requests")
+_CREDITS = rollups.AMOUNTS.index("credits")
 
 
 class OfReports(TypedDict):
@@ -99,13 +99,14 @@ def days_by_model(whose: Whose, *, until: date, count: int) -> Days:
         midnight(days[0], zone),
         midnight(until + timedelta(days=1), zone),
         **whose.of_reports(),
+        amounts=("credits", "requests"),
     )
     sums: dict[str, dict[date, int]] = {}
     requests = dict.fromkeys(days, 0)
-    for (name, model), amounts in found.items():
+    for (name, model), (credits, count_of) in found.items():
         day = date.fromisoformat(str(name))
-        sums.setdefault(str(model), {})[day] = amounts[_CREDITS]
-        requests[day] += amounts[_REQUESTS]
+        sums.setdefault(str(model), {})[day] = credits
+        requests[day] += count_of
     return _days(days, sums, tuple(requests.values()))
 
 

@@ -19,8 +19,6 @@ CREDIT_COLUMNS = ("credits", "from_quota", "from_purchased", "from_overage", "ov
 
 _CALENDAR = ("day", "week")
 _COLUMNS = {"team": "team_id", "member": "member_id", "key": "key_id", "model": "model", "account": "account_id"}
-_SUMS = ", ".join(f"SUM({name})::bigint" for name in rollups.AMOUNTS)
-_PARTS = ", ".join(f"SUM({name}) AS {name}" for name in rollups.AMOUNTS)
 
 Groups = tuple[str | int | None, ...]
 
@@ -82,8 +80,9 @@ def sums(
     *,
     members: Sequence[int] | None = None,
     team_id: int | None = None,
+    amounts: Sequence[str] = rollups.AMOUNTS,
 ) -> dict[Groups, list[int]]:
-    """rollups.AMOUNTS by each combination of groups that has any, as `usage_by` counts them."""
+    """These of rollups.AMOUNTS by each combination of groups that has any, as `usage_by` counts them. Fewer are summed quicker."""
     zone = ZoneInfo(organization.timezone)
     whole_start, whole_end = rollups.next_hour(start, zone), rollups.hour_of(end, zone)
     if start < whole_start or whole_end < end:
@@ -94,22 +93,23 @@ def sums(
         if whole_end < end and whole_end < since:
             whole_end = end = rollups.next_hour(end, zone)
     calendars = {name: calendar(name, start, end, zone) for name in by if name in _CALENDAR}
-    found: dict[Groups, list[int]] = defaultdict(lambda: [0] * len(rollups.AMOUNTS))
+    found: dict[Groups, list[int]] = defaultdict(lambda: [0] * len(amounts))
     if whole_start < whole_end:
-        for row in _of_buckets(organization, by, whole_start, whole_end, calendars, members, team_id):
+        for row in _of_buckets(organization, by, whole_start, whole_end, calendars, members, team_id, amounts):
             found[_named(row[: len(by)], by, calendars)] = list(row[len(by) :])
+    places = [rollups.AMOUNTS.index(name) for name in amounts]
     cut = [(start, min(end, whole_start)), (max(start, whole_end), end)] if whole_start <= whole_end else [(start, end)]
     for cut_start, cut_end in cut:
         if cut_start >= cut_end:
             continue
-        for group, amounts in rollups.of_log(organization.pk, cut_start, cut_end).items():
+        for group, logged in rollups.of_log(organization.pk, cut_start, cut_end).items():
             values = dict(zip(rollups.GROUP, group, strict=True))
             if (members is not None and values["member_id"] not in members) or team_id not in (None, values["team_id"]):
                 continue
             kept = found[_named([_value(name, values, calendars, cut_start) for name in by], by, calendars)]
-            for index, amount in enumerate(amounts):
-                kept[index] += amount
-    return {group: amounts for group, amounts in found.items() if any(amounts)}
+            for index, place in enumerate(places):
+                kept[index] += logged[place]
+    return {group: summed for group, summed in found.items() if any(summed)}
 
 
 Calendar = Sequence[tuple[datetime, str]]
@@ -123,6 +123,7 @@ def _of_buckets(
     calendars: Mapping[str, Calendar],
     members: Sequence[int] | None,
     team_id: int | None,
+    amounts: Sequence[str],
 ) -> list[tuple[Any, ...]]:
     groups = ", ".join("width_bucket(hour, %s::timestamptz[]) - 1" if name in _CALENDAR else _COLUMNS[name] for name in by)
     parameters: list[Any] = [[begins for begins, _ in calendars[name]] for name in by if name in _CALENDAR]
@@ -136,9 +137,11 @@ def _of_buckets(
     if calendars and not {"member", "key"} & set(by):
         # The day of an hour is dear to find: once for an hour and group, not for every row. With members there are too many groups.
         within = ", ".join(["hour", *(_COLUMNS[name] for name in by if name not in _CALENDAR)])
-        rows_of = f"(SELECT {within}, {_PARTS} FROM {rows_of} GROUP BY {within}) AS hours"  # noqa: S608
+        parts = ", ".join(f"SUM({name}) AS {name}" for name in amounts)
+        rows_of = f"(SELECT {within}, {parts} FROM {rows_of} GROUP BY {within}) AS hours"  # noqa: S608
+    sums_of = ", ".join(f"SUM({name})::bigint" for name in amounts)
     statement = f"""
-        SELECT {groups}, {_SUMS} FROM {rows_of}
+        SELECT {groups}, {sums_of} FROM {rows_of}
         GROUP BY {", ".join(str(number + 1) for number in range(len(by)))}
     """  # noqa: S608
     with connection.cursor() as cursor:

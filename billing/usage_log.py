@@ -138,10 +138,9 @@ def sums(whose: Whose, wanted: Wanted, *, now: datetime) -> Sums | None:
         if whose.member_id not in (None, wanted.member_id):
             return Sums(0, 0)
         of = {"members": [wanted.member_id], "team_id": whose.team_id}
-    found = reports.sums(whose.organization, by, wanted.start, end, **of)
+    found = reports.sums(whose.organization, by, wanted.start, end, **of, amounts=("requests", "credits"))
     kept = [amounts for group, amounts in found.items() if all(asked[n] in (None, g) for n, g in zip(by, group, strict=True))]
-    requests, credits = rollups.AMOUNTS.index("requests"), rollups.AMOUNTS.index("credits")
-    return Sums(sum(amounts[requests] for amounts in kept), sum(amounts[credits] for amounts in kept))
+    return Sums(sum(requests for requests, _ in kept), sum(credits for _, credits in kept))
 
 
 # ---------------------------------------------------------------------------------------------------------- narrowing
@@ -235,9 +234,6 @@ def _keys(
         if value is not None:
             where.append(condition)
             values.append(value)
-    if wanted.status and wanted.status != OK:
-        # As the index says it.
-        where.append(f"status <> '{OK}'")
     for name, line_value, own in (
         ("model", wanted.model or None, "COALESCE(NULLIF(model_served, ''), model_asked)"),
         ("account_id", wanted.account_id, "account_id"),

@@ -5,10 +5,8 @@ from datetime import date, timedelta
 from zoneinfo import ZoneInfo
 
 from accounts.models import Organization
-from billing import periods, reports, rollups
+from billing import periods, reports
 from routing.carried import ByDay
-
-_CREDITS = rollups.AMOUNTS.index("credits")
 
 
 def find(organization: Organization, first: date, last: date) -> ByDay:
@@ -16,7 +14,7 @@ def find(organization: Organization, first: date, last: date) -> ByDay:
     zone = ZoneInfo(organization.timezone)
     start, end = periods.day_start(first, zone), periods.day_start(last + timedelta(days=1), zone)
     found: dict[int, dict[date, int]] = defaultdict(dict)
-    for (account, day), amounts in reports.sums(organization, ("account", "day"), start, end).items():
+    for (account, day), (credits,) in reports.sums(organization, ("account", "day"), start, end, amounts=("credits",)).items():
         if account is not None:
-            found[int(account)][date.fromisoformat(str(day))] = amounts[_CREDITS]
+            found[int(account)][date.fromisoformat(str(day))] = credits
     return found

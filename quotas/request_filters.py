@@ -164,7 +164,9 @@ def options(sight: Sight, now_chosen: Chosen, labels: Labels, *, models_seen: se
     offered: dict[str, list[tuple[str, str]]] = {}
     asked = filters(sight)
     if "member" in asked:
-        rows = Member.objects.for_organization(whose.organization).select_related("user")
+        rows = (
+            Member.objects.for_organization(whose.organization).select_related("user").only("uuid", "display_name", "user__email")
+        )
         people = rows if whose.team_id is None else rows.filter(team_id=whose.team_id)
         offered["member"] = sorted(((str(row.uuid), str(row)) for row in people), key=lambda one: one[1].casefold())
     if "team" in asked:

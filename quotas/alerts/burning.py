@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from accounts.models import Member, Organization
-from billing import active_hours, periods, reports, rollups
+from billing import active_hours, periods, reports
 from config.snapshot import Snapshot
 from quotas import drawn, forecast, remaining, views
 from quotas.alerts import lines
@@ -137,8 +137,6 @@ def _seats_by_day(organization: Organization, members: list[int], now: datetime)
     zone = ZoneInfo(organization.timezone)
     today = reports.day_of(now, zone)
     start, end = periods.day_start(today - timedelta(days=forecast.DAYS), zone), periods.day_start(today, zone)
-    credits = rollups.AMOUNTS.index("credits")
-    sums = reports.sums(organization, ("member", "day"), start, end, members=members)
+    sums = reports.sums(organization, ("member", "day"), start, end, members=members, amounts=("credits",))
     days = [day for _, day in reports.calendar("day", start, end, zone)]
-    nothing = [0] * len(rollups.AMOUNTS)
-    return {member: [sums.get((member, day), nothing)[credits] for day in days] for member in members}
+    return {member: [sums.get((member, day), [0])[0] for day in days] for member in members}

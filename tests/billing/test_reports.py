@@ -12,7 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import ApiKey, Organization
-from billing import credits, overview, periods, reports, usage
+from billing import credits, overview, periods, reports, rollups, usage
 from billing.models import UsageRecord
 from billing.overview import Whose
 from config.clock import utc_now
@@ -202,6 +202,20 @@ def test_a_sum_is_one_query(organization: Organization, key: ApiKey, grouping: s
     with CaptureQueriesContext(connection) as queries:
         reports.usage_by(organization, grouping, START, END + timedelta(days=3650))
     assert len(queries) == 1
+
+
+def test_some_amounts_are_those_of_all_in_the_order_asked_for(organization: Organization, key: ApiKey) -> None:
+    """Also of an hour that the time cuts, which is read from the log."""
+    at = START + timedelta(hours=9, minutes=50)
+    events = [event_for(key, admitted_at=at + timedelta(minutes=20 * number), credits=number + 1) for number in range(4)]
+    usage.record(organization.pk, events)
+    until = at + timedelta(minutes=50)
+    for by in (("day",), ("member",), ("model", "day")):
+        every = reports.sums(organization, by, at, until)
+        some = reports.sums(organization, by, at, until, amounts=("credits", "requests"))
+        place = [rollups.AMOUNTS.index(name) for name in ("credits", "requests")]
+        assert some == {group: [amounts[index] for index in place] for group, amounts in every.items()}
+        assert list(some.values()) == [[6, 3]]
 
 
 def test_rows_are_the_columns_of_the_log_with_readable_names(organization: Organization, key: ApiKey) -> None:
