@@ -35,7 +35,7 @@ class Alert(models.Model):
         ANOMALY = "anomaly", _("A member burns much faster than usual")
         ACCOUNT = "account", _("An account needs sign-in")
         NO_ACCOUNT = "no_account", _("No account can serve a request")
-        IMPLAUSIBLE = "implausible", _("Usage that cannot be")
+        IMPLAUSIBLE = "implausible", _("Implausible usage")
         DRIFT = "drift", _("Books that drift")
 
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
