@@ -39,16 +39,20 @@ class CreditsField(forms.CharField):
 class MoveForm(forms.ModelForm):  # type: ignore[type-arg]
     """What every movement of credits by hand says. `reference` keeps a form that is sent twice from moving twice."""
 
-    organization = forms.ModelChoiceField(
-        Organization.objects.all(),
-        label=_("Organization"),
-        widget=AutocompleteSelect(CreditLot._meta.get_field("organization"), admin.site),
-    )
+    organization = forms.ModelChoiceField(Organization.objects.all(), label=_("Organization"))
     how_many = CreditsField(label=_("Credits"))
     reason = forms.CharField(
         label=_("Reason"), max_length=200, help_text=_("Stands in the ledger."), widget=UnfoldAdminTextInputWidget
     )
     reference = forms.CharField(widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Made here, for a widget that is made with the class speaks the language of that moment for ever.
+        field = self.fields["organization"]
+        assert isinstance(field, forms.ModelChoiceField)
+        field.widget = AutocompleteSelect(CreditLot._meta.get_field("organization"), admin.site, choices=field.choices)
+        field.widget.is_required = True
 
 
 class GrantForm(MoveForm):

@@ -1,32 +1,35 @@
 "use strict";
-/* select2 draws a box of its own in place of a select, and names it by its value alone: here it is called what its label says,
-   and so is the field that one types into. Loaded by every page of the admin. */
+/* select2 draws a box of its own in place of a select, and names it by its value alone: here it is called what the select's label
+   says, and so is the field that one types into. Every page of the admin loads this; boxes come after it, and by what htmx brings. */
 (() => {
-  const boxes = "select.select2-hidden-accessible";
-  const boxOf = (select) => select.parentElement.querySelector(".select2-selection");
-
-  const name = (select) => {
-    const label = select.labels && select.labels[0];
-    const box = boxOf(select);
-    if (!box || box.dataset.named) return;
-    const said = label ? label.textContent.replace(/[\s*:]+$/, "").trim() : select.getAttribute("aria-label");
-    if (!said) return;
+  const nameBox = (select) => {
+    const box = select.parentElement.querySelector(".select2-selection");
+    const label = select.labels[0];
+    if (!box || box.dataset.named || !label) return;
+    // Without the mark of a field that must be filled in.
+    const said = label.firstChild.textContent.trim();
     box.dataset.named = said;
     box.setAttribute("aria-label", said);
-    // The value is read after the name: both are said.
     const value = box.querySelector(".select2-selection__rendered");
-    if (!box.id) box.id = `${select.id || select.name}-box`;
-    if (value && value.id) box.setAttribute("aria-labelledby", `${box.id} ${value.id}`);
+    if (!value) return;
+    // Plain text, read behind the name. As a text box it would have to have a name itself.
+    value.removeAttribute("role");
+    value.removeAttribute("aria-readonly");
+    box.id ||= `${value.id}-box`;
+    box.setAttribute("aria-labelledby", `${box.id} ${value.id}`);
   };
-  const nameAll = () => document.querySelectorAll(boxes).forEach(name);
-
-  window.addEventListener("load", () => {
-    nameAll();
-    if (!window.django || !window.django.jQuery) return;
-    window.django.jQuery(document).on("select2:open", (event) => {
-      const field = document.querySelector(".select2-container--open .select2-search__field");
-      const box = boxOf(event.target);
-      if (field && box && box.dataset.named) field.setAttribute("aria-label", box.dataset.named);
-    });
-  });
+  // Likewise what simplebar scrolls: all of it would be "scrollable content", and one not told from the other.
+  const nameScroller = (area) => {
+    const said = document.getElementById("page").dataset;
+    const which = area.id === "nav-sidebar-apps" ? "pages" : area.closest("#changelist-form") ? "rows" : "scrolls";
+    area.dataset.simplebarAriaLabel = said[which];
+  };
+  const nameAll = () => {
+    document.querySelectorAll("#page [data-simplebar]:not([data-simplebar-aria-label])").forEach(nameScroller);
+    document.querySelectorAll("select.select2-hidden-accessible").forEach(nameBox);
+    const box = document.querySelector('.select2-selection[aria-expanded="true"]');
+    const field = document.querySelector(".select2-container--open .select2-search__field");
+    if (box && field && box.dataset.named) field.setAttribute("aria-label", box.dataset.named);
+  };
+  new MutationObserver(nameAll).observe(document.documentElement, { childList: true, subtree: true });
 })();

@@ -1,6 +1,7 @@
 """The admin in other languages: every name is translated and migrations see none of it; times are in the reader's zone."""
 
 import ast
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -240,3 +241,21 @@ def test_members_type_no_moment_in() -> None:
     fields = [(page, name) for page in admin.site._registry.values() for name in getattr(page, "editable", ())]
     assert len(fields) > 20
     assert [name for page, name in fields if page.model._meta.get_field(name).get_internal_type() == "DateTimeField"] == []
+
+
+@pytest.mark.parametrize(
+    ("language", "shown"), [("en", "March 1, 2026, 8:30 p.m."), ("ru", "01.03.2026, 20:30"), ("vi", "1/3/2026, 20:30")]
+)
+def test_moments_are_written_as_the_language_does(operator: User, language: str, shown: str) -> None:
+    key = a_key(factories.organization())
+    page = signed_in(operator, language).get(reverse("admin:accounts_apikey_change", args=[key.pk])).content.decode()
+    assert shown in page
+
+
+@pytest.mark.parametrize("language", ["en", *LANGUAGES])
+def test_what_is_found_by_typing_speaks_the_readers_language(operator: User, language: str) -> None:
+    """The widget's own words come from a file of the language; its box is named after its label by static/js/admin.js."""
+    page = signed_in(operator, language).get("/admin/billing/creditlot/add/").content.decode()
+    assert f"/select2/i18n/{language}.js" in page
+    assert 'src="/static/js/admin.js"' in page
+    assert re.search(r'<label[^>]* for="id_organization"', page)
