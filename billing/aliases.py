@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import User
@@ -32,9 +33,12 @@ def add(
     start = whole_second(now if valid_from is None else valid_from)
     _check_names(alias, model)
     if start < whole_second(now):
-        raise AliasRefused(f"{start:%Y-%m-%d %H:%M:%S} UTC is past: what was asked then keeps the name and the price that it had.")
+        raise AliasRefused(
+            _("%(at)s UTC is past: what was asked then keeps the name and the price that it had.")
+            % {"at": f"{start:%Y-%m-%d %H:%M:%S}"}
+        )
     if valid_to is not None and valid_to <= start:
-        raise AliasRefused("The alias would end before it begins.")
+        raise AliasRefused(_("The alias would end before it begins."))
     # Everybody's overrides: a name that has a price of its own somewhere cannot mean another model.
     with scope.everything(), transaction.atomic():
         ratecards.lock()
@@ -48,7 +52,10 @@ def add(
         try:
             ending, end = timelines.fit(rows, start, valid_to, may_shorten=True)
         except timelines.Overlap as error:
-            raise AliasRefused(f"{alias} has a row from {error.row.valid_from:%Y-%m-%d %H:%M:%S} UTC already.") from error
+            raise AliasRefused(
+                _("%(alias)s has a row from %(at)s UTC already.")
+                % {"alias": alias, "at": f"{error.row.valid_from:%Y-%m-%d %H:%M:%S}"}
+            ) from error
         if ending is not None:
             ending.valid_to = start
             ending.save(update_fields=["valid_to"])
@@ -78,21 +85,23 @@ def end(alias: RateAlias, *, now: datetime, by: User | None = None) -> None:
 def _check_names(alias: str, model: str) -> None:
     for name in (alias, model):
         if not cardfile.is_name(name) or "*" in name or name == snapshots.FALLBACK_MODEL:
-            raise AliasRefused(f"{name[:120]!r} cannot be a model's name here.")
+            raise AliasRefused(_("%(name)r cannot be a model's name here.") % {"name": name[:120]})
     if alias == model:
-        raise AliasRefused(f"{alias} would stand for itself.")
+        raise AliasRefused(_("%(alias)s would stand for itself.") % {"alias": alias})
 
 
 def _check_free(alias: str, model: str, start: datetime, end: datetime | None) -> None:
     for row in (*Rate.objects.filter(model=alias), *RateOverride.objects.filter(model=alias)):
         if cardfile.overlap(row.valid_from, row.valid_to, start, end):
-            raise AliasRefused(f"{alias} has a rate under its own name, so it cannot stand for another model.")
+            raise AliasRefused(
+                _("%(alias)s has a rate under its own name, so it cannot stand for another model.") % {"alias": alias}
+            )
     for other in RateAlias.objects.filter(alias=model):
         if cardfile.overlap(other.valid_from, other.valid_to, start, end):
-            raise AliasRefused(f"{model} is an alias itself; an alias stands for a model.")
+            raise AliasRefused(_("%(model)s is an alias itself; an alias stands for a model.") % {"model": model})
     rates = snapshots.load_rates()
     if rates.base_name(model, start) is None and not RateOverride.objects.filter(model=model).exists():
-        raise AliasRefused(f"{model} is on no rate card, so nothing could be priced as it.")
+        raise AliasRefused(_("%(model)s is on no rate card, so nothing could be priced as it.") % {"model": model})
 
 
 def _tell(row: RateAlias, action: str, by: User | None) -> None:

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from django.db import connection, transaction
 from django.db.models import Case, Count, F, Max, QuerySet, Sum, When
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import Organization, User
@@ -109,7 +110,7 @@ def credit_note(invoice: Invoice, *, reason: str, by: User | None, now: datetime
     Raises CreditNoteRefused: above that, not above 0, more than two digits, without a reason, or of a note.
     """
     if not reason.strip():
-        raise CreditNoteRefused("A credit note says why.", left="")
+        raise CreditNoteRefused(_("A credit note says why."), left="")
     with scope.organization(invoice.organization_id), transaction.atomic():
         ledger.lock(invoice.organization_id)
         taken = invoice.credit_notes.aggregate(sum=Sum("total"))["sum"] or Decimal(0)
@@ -117,7 +118,9 @@ def credit_note(invoice: Invoice, *, reason: str, by: User | None, now: datetime
         amount = left if amount is None else amount
         if invoice.kind != Invoice.Kind.INVOICE or not 0 < amount <= left or amount != money(amount):
             raise CreditNoteRefused(
-                f"Of {invoice.frozen['number']} {left} {invoice.currency} are left to take back.", left=str(left)
+                _("Of %(invoice)s %(left)s %(currency)s are left to take back.")
+                % {"invoice": invoice.frozen["number"], "left": left, "currency": invoice.currency},
+                left=str(left),
             )
         organization = invoice.organization
         today = subscriptions.local_day(organization, now)

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import Organization, User
@@ -224,20 +225,22 @@ def open_lot(
     What was drawn without a lot is drawn from this one now. Raises CreditsRefused, ReferenceReused.
     """
     if amount <= 0:
-        raise CreditsRefused("The amount must be above 0.", amount=credits.text(amount))
+        raise CreditsRefused(_("The amount must be above 0."), amount=credits.text(amount))
     _check_reason(note)
     expiry = _default_expiry(organization, now) if isinstance(expires_at, Expiry) else expires_at
     if expiry is not None and expiry <= now:
-        raise CreditsRefused("Credits must expire in the future.", expires_at=expiry.isoformat())
+        raise CreditsRefused(_("Credits must expire in the future."), expires_at=expiry.isoformat())
     with transaction.atomic():
         lock_grants(organization.pk)
         found = CreditLot.objects.filter(organization=organization, reference=reference).first()
         if found is not None:
             if (found.kind, found.amount) != (kind, amount):
-                raise ReferenceReused(f"The reference {reference} stands for another lot.", reference=reference)
+                raise ReferenceReused(
+                    _("The reference %(reference)s stands for another lot.") % {"reference": reference}, reference=reference
+                )
             return found, False
         if granted(organization.pk).total + amount > credits.UNLIMITED:
-            raise CreditsRefused("That is more than counters can hold.", amount=credits.text(amount))
+            raise CreditsRefused(_("That is more than counters can hold."), amount=credits.text(amount))
         covered = min(amount, max(0, lots.without_lot(organization.pk)))
         lot = CreditLot.objects.create(
             organization=organization,
@@ -260,7 +263,9 @@ def open_lot(
             reason=note,
         )
         if post(organization.pk, [entry, *_cover(lot, covered, now)]) != (3 if covered else 1):
-            raise ReferenceReused(f"The reference {reference} stands for another entry.", reference=reference)
+            raise ReferenceReused(
+                _("The reference %(reference)s stands for another entry.") % {"reference": reference}, reference=reference
+            )
         snapshot.bump_grants(organization.pk)
     return lot, True
 
@@ -294,7 +299,7 @@ def take_back(
     What was drawn is never taken back. Raises NotEnoughCredits if less is left, unless `at_most`; CreditsRefused, ReferenceReused.
     """
     if amount <= 0:
-        raise CreditsRefused("The amount must not be 0.")
+        raise CreditsRefused(_("The amount must not be 0."))
     _check_reason(reason)
     with transaction.atomic():
         lock_grants(organization.pk)
@@ -305,7 +310,8 @@ def take_back(
         left = sum(lot.left for lot in shelf.lots if lot_id in (None, lot.lot_id))
         if left < amount and not at_most:
             raise NotEnoughCredits(
-                f"Only {credits.text(left)} credits are left of {credits.text(amount)}; what was used is not taken back.",
+                _("Only %(left)s credits are left of %(asked)s; what was used is not taken back.")
+                % {"left": credits.text(left), "asked": credits.text(amount)},
                 left=credits.text(left),
                 asked=credits.text(amount),
             )
@@ -388,14 +394,14 @@ def _default_expiry(organization: Organization, now: datetime) -> datetime:
 def check_actor(actor: User | None) -> None:
     """Nobody signed in stands for the operator at the command line, or for a payment provider."""
     if actor is not None and not actor.is_superuser:
-        raise OperatorsOnly("Only an operator may give or take credits.")
+        raise OperatorsOnly(_("Only an operator may give or take credits."))
 
 
 def _check_reason(reason: str) -> None:
     if not reason.strip():
-        raise CreditsRefused("Give a reason: it stands in the ledger.")
+        raise CreditsRefused(_("Give a reason: it stands in the ledger."))
     if len(reason) > 200:
-        raise CreditsRefused("A reason has at most 200 characters.")
+        raise CreditsRefused(_("A reason has at most 200 characters."))
 
 
 def _audit(

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import Organization, User
@@ -56,16 +57,21 @@ def set_override(
     start = whole_second(now if valid_from is None else valid_from)
     _check(model, terms)
     if start < whole_second(now):
-        raise OverrideRefused(f"{start:%Y-%m-%d %H:%M:%S} UTC is past: requests of then keep the price that they had.")
+        raise OverrideRefused(
+            _("%(at)s UTC is past: requests of then keep the price that they had.") % {"at": f"{start:%Y-%m-%d %H:%M:%S}"}
+        )
     if valid_to is not None and valid_to <= start:
-        raise OverrideRefused("The override would end before it begins.")
+        raise OverrideRefused(_("The override would end before it begins."))
     with scope.organization(organization.pk), transaction.atomic():
         # The organization's row lock first: two changes at once come one after the other. The rates' lock keeps aliases away.
         snapshot.bump(organization.pk)
         ratecards.lock()
         for alias in RateAlias.objects.filter(alias=model):
             if cardfile.overlap(alias.valid_from, alias.valid_to, start, valid_to):
-                raise OverrideRefused(f"{model} is an alias of {alias.model}: set the price of that.", model=model)
+                raise OverrideRefused(
+                    _("%(alias)s is an alias of %(model)s: set the price of that.") % {"alias": model, "model": alias.model},
+                    model=model,
+                )
         rows = list(RateOverride.objects.filter(organization=organization, model=model).order_by("valid_from"))
         values = _values(model, terms, start)
         standing = _standing(rows, start)
@@ -77,7 +83,8 @@ def set_override(
             ending, end = timelines.fit(rows, start, valid_to, may_shorten=True)
         except timelines.Overlap as error:
             raise OverrideRefused(
-                f"{model} has an override from {error.row.valid_from:%Y-%m-%d %H:%M:%S} UTC already; end that one first.",
+                _("%(model)s has an override from %(at)s UTC already; end that one first.")
+                % {"model": model, "at": f"{error.row.valid_from:%Y-%m-%d %H:%M:%S}"},
                 model=model,
             ) from error
         if ending is not None:
@@ -118,17 +125,19 @@ def _standing(rows: list[RateOverride], at: datetime) -> RateOverride | None:
 
 def _check(model: str, terms: Terms) -> None:
     if not cardfile.is_name(model) or "*" in model:
-        raise OverrideRefused(f"{model[:120]!r} cannot be a model's name.")
+        raise OverrideRefused(_("%(name)r cannot be a model's name.") % {"name": model[:120]})
     prices = (terms.input, terms.cached_input, terms.output, terms.cache_write or 0)
     if not all(0 <= price <= MOST_RATE for price in prices):
-        raise OverrideRefused(f"A price is between 0 and {credits.text(MOST_RATE)} credits per million tokens.")
+        raise OverrideRefused(
+            _("A price is between 0 and %(most)s credits per million tokens.") % {"most": credits.text(MOST_RATE)}
+        )
     if terms.cached_input > max(terms.input, terms.cache_write or 0):
-        raise OverrideRefused("Cached input would be dearer than input.")
+        raise OverrideRefused(_("Cached input would be dearer than input."))
     multipliers = (terms.fast_thousandths, terms.long_context_input_thousandths, terms.long_context_output_thousandths)
     if not all(one is None or 0 <= one <= MOST_THOUSANDTHS for one in multipliers):
-        raise OverrideRefused(f"A multiplier is between 0 and {MOST_THOUSANDTHS // 1000}.")
+        raise OverrideRefused(_("A multiplier is between 0 and %(most)s.") % {"most": MOST_THOUSANDTHS // 1000})
     if terms.long_context_threshold is not None and not 0 <= terms.long_context_threshold < 2**31:
-        raise OverrideRefused("The long-context threshold is not a number of input tokens.")
+        raise OverrideRefused(_("The long-context threshold is not a number of input tokens."))
 
 
 def _values(model: str, terms: Terms, start: datetime) -> dict[str, int | None]:

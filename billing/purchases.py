@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import Organization, User
@@ -78,11 +79,11 @@ def complete(
         purchase = Purchase.objects.select_for_update(of=("self",), no_key=True).get(provider=provider, payment_id=payment_id)
         if (purchase.organization_id, purchase.credits, purchase.amount, purchase.currency) != told:
             raise PaymentRefused(
-                "This payment is known with another organization, amount or currency.", payment_id=payment_id, provider=provider
+                _("This payment is known with another organization, amount or currency."), payment_id=payment_id, provider=provider
             )
         if purchase.status != Purchase.Status.PENDING:
             return purchase
-        purchase.lot, _ = ledger.open_lot(
+        purchase.lot, _is_new = ledger.open_lot(
             organization,
             CreditLot.Kind.PURCHASE,
             amount,
@@ -117,7 +118,7 @@ def refund(
     with scope.everything(), transaction.atomic():
         found = Purchase.objects.filter(provider=provider, payment_id=payment_id).values_list("organization_id", flat=True).first()
         if found is None:
-            raise PaymentRefused("No such payment is known.", payment_id=payment_id, provider=provider)
+            raise PaymentRefused(_("No such payment is known."), payment_id=payment_id, provider=provider)
         ledger.lock_grants(found)
         purchase = (
             Purchase.objects.select_for_update(of=("self",), no_key=True)
@@ -126,14 +127,14 @@ def refund(
         )
         if not told.fits(purchase):
             raise PaymentRefused(
-                "This payment is known with another organization, amount or currency, and is refunded whole.",
+                _("This payment is known with another organization, amount or currency, and is refunded whole."),
                 payment_id=payment_id,
                 provider=provider,
             )
         if purchase.status == Purchase.Status.REFUNDED:
             return purchase
         if purchase.lot is None:
-            raise PaymentRefused("This payment was not completed.", payment_id=payment_id, provider=provider)
+            raise PaymentRefused(_("This payment was not completed."), payment_id=payment_id, provider=provider)
         taken = ledger.take_back(
             purchase.organization,
             purchase.credits,
@@ -165,17 +166,17 @@ def _reference(purchase: Purchase) -> str:
 
 def _check_id(payment_id: str) -> None:
     if not payment_id or len(payment_id) > 120 or not payment_id.isprintable():
-        raise PaymentRefused("A payment needs an id of at most 120 printable characters.", payment_id=payment_id[:120])
+        raise PaymentRefused(_("A payment needs an id of at most 120 printable characters."), payment_id=payment_id[:120])
 
 
 def _check(payment_id: str, amount: int, price: Decimal, currency: str) -> None:
     _check_id(payment_id)
     if amount <= 0:
-        raise PaymentRefused("A payment must be for more than 0 credits.", payment_id=payment_id)
+        raise PaymentRefused(_("A payment must be for more than 0 credits."), payment_id=payment_id)
     if not price.is_finite() or not 0 <= price < 10**10 or price != round(price, 2):
-        raise PaymentRefused("The amount paid must be a number with at most two decimal places.", payment_id=payment_id)
+        raise PaymentRefused(_("The amount paid must be a number with at most two decimal places."), payment_id=payment_id)
     if len(currency) != 3 or not currency.isascii() or not currency.isalpha():
-        raise PaymentRefused("The currency must be a code of three letters.", payment_id=payment_id)
+        raise PaymentRefused(_("The currency must be a code of three letters."), payment_id=payment_id)
 
 
 def _audit(purchase: Purchase, action: str, actor: User | None, actor_label: str, **data: str) -> None:

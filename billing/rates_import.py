@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from accounts import audit
 from accounts.models import User
@@ -93,7 +94,7 @@ def apply(row: RateImport, *, seen: str, now: datetime, by: User | None = None) 
         if row.applied_at is not None:
             return Outcome(ratecards.summary(card, Changes((), (), (), ())), is_repeated=True)
         if fingerprint(difference) != seen:
-            raise RatesMoved("The rates have changed since this difference was shown. Look at it again, then confirm.")
+            raise RatesMoved(_("The rates have changed since this difference was shown. Look at it again, then confirm."))
         row.card = ratecards.write(card, changes)
         row.applied_at = now
         row.difference = difference
