@@ -13,7 +13,7 @@ from config.clock import utc_now
 from tests import factories
 from tests.api.calls import Caller, code
 from tests.pages import made
-from tests.pages.test_request_log import SECRET_LABEL, World, refused
+from tests.pages.request_rows import SECRET_LABEL, World, refused
 
 pytestmark = pytest.mark.django_db
 

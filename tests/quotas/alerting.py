@@ -15,7 +15,7 @@ from config import scope, snapshot
 from config.clock import utc_now
 from config.redis import client
 from quotas import admission, limits
-from quotas.alerts import telling
+from quotas.alerts import telling, wording
 from quotas.alerts.models import Alert, AlertDelivery
 from quotas.models import Limit
 from tests import factories
@@ -139,3 +139,10 @@ def receiver() -> Iterator[Receiver]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def said(world: World, alert: Alert, who: str | None = "owner") -> tuple[str, str, str]:
+    """Title, details and next step, as somebody reads them."""
+    row = Alert.objects.select_related(*telling.audience.RELATED).get(pk=alert.pk)
+    found = wording.words(row, reader=world[who] if who else None, now=utc_now())
+    return found.title, found.detail, f"{found.step} {found.path.replace(f'/o/{world.organization.slug}', '')}"
