@@ -48,11 +48,12 @@ class MoveForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # Made here, for a widget that is made with the class speaks the language of that moment for ever.
-        field = self.fields["organization"]
-        assert isinstance(field, forms.ModelChoiceField)
-        field.widget = AutocompleteSelect(CreditLot._meta.get_field("organization"), admin.site, choices=field.choices)
-        field.widget.is_required = True
+        # Made here, for a widget that is made with the class speaks the language of that moment for ever. A row that is looked at
+        # has no such field.
+        field = self.fields.get("organization")
+        if isinstance(field, forms.ModelChoiceField):
+            field.widget = AutocompleteSelect(CreditLot._meta.get_field("organization"), admin.site, choices=field.choices)
+            field.widget.is_required = True
 
 
 class GrantForm(MoveForm):
