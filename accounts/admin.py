@@ -158,7 +158,17 @@ class ApiTokenAdmin(OperatorAdmin):
 
     plural = named("API tokens")
     seen_by = Action.MANAGE_ORGANIZATION
-    list_display = ("public_id", "name", "member", "organization", "scopes", "created_at", "expires_at", "revoked_at", "last_used_at")
+    list_display = (
+        "public_id",
+        "name",
+        "member",
+        "organization",
+        "scopes",
+        "created_at",
+        "expires_at",
+        "revoked_at",
+        "last_used_at",
+    )
     list_filter = (("revoked_at", admin.EmptyFieldListFilter), OF_ORGANIZATION, "created_at", "expires_at")
     list_select_related = ("organization", "member__user")
     search_fields = ("=public_id", "name", "member__user__email", "organization__slug")
