@@ -1,7 +1,9 @@
 """How long one database statement may take: pages give up after a while, tasks and commands do not.
 
-A page that asks for too much must not take the database down for everybody (H5). The database backend (`config.database`) sets the
-limit on a connection before the next statement, as it does with `config.scope`; the middleware enters it for every page.
+A page that asks for too much must not take the database down for everybody (H5): neither for long, nor with more than one of its
+cores. Many pages are read at a time, and on a busy server one process sums a month sooner than three do. The database backend
+(`config.database`) sets both on a connection before the next statement, as it does with `config.scope`; the middleware enters it
+for every page.
 """
 
 from collections.abc import Iterator

@@ -66,6 +66,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
             return
         self._applied = None
         # One round trip. The scope is digits, a star or nothing.
-        limit = "RESET statement_timeout" if wanted[1] is None else f"SET statement_timeout = {wanted[1]}"
-        self.connection.execute(f"SELECT set_config('{scope.SETTING}', '{wanted[0]}', false); {limit}")
+        limits = "RESET statement_timeout; RESET max_parallel_workers_per_gather"
+        if wanted[1] is not None:
+            limits = f"SET statement_timeout = {wanted[1]}; SET max_parallel_workers_per_gather = 0"
+        self.connection.execute(f"SELECT set_config('{scope.SETTING}', '{wanted[0]}', false); {limits}")
         self._applied = wanted

@@ -16,9 +16,9 @@ from tests.pages import made
 pytestmark = pytest.mark.django_db
 
 
-def shown() -> str:
+def shown(name: str = "statement_timeout") -> str:
     with connection.cursor() as cursor:
-        cursor.execute("SHOW statement_timeout")
+        cursor.execute(f"SHOW {name}")
         return str(cursor.fetchone()[0])
 
 
@@ -44,6 +44,17 @@ def test_every_page_has_a_limit_and_nothing_else_has() -> None:
         # The setting outlives the rollback.
         assert shown() == "250ms"
     assert shown() == before
+
+
+def test_a_page_takes_one_core_of_the_server() -> None:
+    """H5: other statements take as many as the server gives them, also on a connection that a page had."""
+    before = shown("max_parallel_workers_per_gather")
+    assert before != "0"
+    with patience.statements_within(patience.PAGE_SECONDS):
+        assert shown("max_parallel_workers_per_gather") == "0"
+        with patience.unlimited():
+            assert shown("max_parallel_workers_per_gather") == before
+    assert shown("max_parallel_workers_per_gather") == before
 
 
 @pytest.mark.django_db(transaction=True)

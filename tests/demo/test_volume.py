@@ -75,8 +75,10 @@ def test_the_months_tables_are_as_they_were(slug: str) -> None:
 
 
 @pytest.mark.alone
-def test_reports_and_pages_keep_to_their_time(slug: str, tmp_path: Path) -> None:
+def test_reports_and_pages_keep_to_their_time(tmp_path: Path) -> None:
     """H5: pages and reports of a month come from hourly sums; what they read of the log is bounded."""
+    slug = factories.unique("volume")
+    run("seed_usage", "--rows", "4000", "--organization", slug, "--members", "6")
     plans = tmp_path / "plans.md"
     answer = run("measure_reports", "--organization", slug, "--runs", "3", "--rows", "1000", "--plans", str(plans))
     measured = {one["name"]: one for one in answer["measured"]}

@@ -53,9 +53,8 @@ class Command(OperatorCommand):
         zone, now = ZoneInfo(found.timezone), utc_now()
         today = reports.day_of(now, zone)
         month = usage_report.of_days(today - timedelta(days=30), today, zone)
-        measured, statements = [], {}
-        with scope.organization(found.pk):
-            measured.append(_count(found, month))
+        measured, statements = [_count(found, month)], {}
+        with scope.organization(found.pk), patience.statements_within(patience.PAGE_SECONDS):
             for by in reports.GROUPINGS:
                 name = f"month by {by}"
 
@@ -92,7 +91,7 @@ def _sentence(one: Mapping[str, Any]) -> str:
 
 
 def _count(found: Organization, month: Range) -> dict[str, Any]:
-    with connection.cursor() as cursor:
+    with scope.organization(found.pk), connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM billing_usagerecord WHERE organization_id = %s", [found.pk])
         (logged,) = cursor.fetchone()
         cursor.execute(
@@ -285,8 +284,8 @@ def _document(found: Organization, measured: list[dict[str, Any]], statements: M
         "    manage.py seed_usage --rows 10000000 --organization volume\n"
         "    manage.py measure_reports --organization volume --plans docs/operations/query-plans.md\n",
         f"PostgreSQL {version}, shared_buffers {buffers}, {os.cpu_count()} cores. Statements run as the pages run them: in the "
-        f"scope of their organization, under row level security, within {patience.PAGE_SECONDS:g} seconds. Plans and buffers are "
-        "of one more, warm run.\n",
+        f"scope of their organization, under row level security, within {patience.PAGE_SECONDS:g} seconds, by one process. Plans "
+        "and buffers are of one more, warm run.\n",
         "```text",
         *(_sentence(one) for one in measured),
         "```\n",
@@ -304,7 +303,8 @@ def _one_line(sql: str) -> str:
 
 
 def _plan(found: Organization, sql: str, params: Any) -> list[str]:
-    with scope.organization(found.pk), connection.cursor() as cursor:
+    within = patience.statements_within(patience.PAGE_SECONDS)
+    with scope.organization(found.pk), within, connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS) {sql}", params)
         lines = [str(line) for (line,) in cursor.fetchall()]
     return [line if len(line) <= 200 else f"{line[:200]} …" for line in lines]
