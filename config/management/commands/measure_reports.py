@@ -28,7 +28,8 @@ from config.management.operator import OperatorCommand
 
 WARM, REPORT_MS, PAGE_MS, MEMBER_MS, CSV_MB = 3, 1000, 300, 200, 50
 """Runs before the measured ones, and the targets: p95 of reports, of pages, of pages about one member; memory for a CSV file."""
-MOST_PLANS_PER_PAGE = 12
+MOST_PLANS_PER_PAGE, SMALL_MS = 12, 1
+"""Of quicker statements than that the plan tells nothing."""
 MONTH = "month by "
 """How the names of measured reports begin."""
 
@@ -290,7 +291,8 @@ def _document(found: Organization, measured: list[dict[str, Any]], statements: M
         "    manage.py measure_reports --organization volume --plans docs/operations/query-plans.md\n",
         f"PostgreSQL {version}, shared_buffers {buffers}, {os.cpu_count()} cores. Statements run as the pages run them: in the "
         f"scope of their organization, under row level security, within {patience.PAGE_SECONDS:g} seconds, by one process. Plans "
-        "and buffers are of one more, warm run. A page's statement is shown where it comes first, with its parameters there.\n",
+        "and buffers are of one more, warm run. A page's statement is shown where it comes first, with its parameters there, "
+        f"and without its plan if it takes less than {SMALL_MS} ms.\n",
         "```text",
         *(_sentence(one) for one in measured),
         "```\n",
@@ -299,10 +301,15 @@ def _document(found: Organization, measured: list[dict[str, Any]], statements: M
     for name, asked in statements.items():
         parts.append(f"## {name}\n")
         for sql, params in asked[:MOST_PLANS_PER_PAGE]:
-            if shown.setdefault(sql, name) != name and not name.startswith(MONTH):
+            is_report = name.startswith(MONTH)
+            if shown.setdefault(sql, name) != name and not is_report:
                 parts.append(f"`{_one_line(sql)[:80]} …`: see {shown[sql]}.\n")
+                continue
+            plan, took_ms = _plan(found, sql, params)
+            if took_ms < SMALL_MS and not is_report:
+                parts.append(f"`{_one_line(sql)[:80]} …`: {took_ms} ms.\n")
             else:
-                parts += ["```text", _one_line(sql), *_plan(found, sql, params), "```\n"]
+                parts += ["```text", _one_line(sql), *plan, "```\n"]
     return "\n".join(parts)
 
 
@@ -311,9 +318,11 @@ def _one_line(sql: str) -> str:
     return text if len(text) <= 300 else f"{text[:300]} …"
 
 
-def _plan(found: Organization, sql: str, params: Any) -> list[str]:
+def _plan(found: Organization, sql: str, params: Any) -> tuple[list[str], float]:
+    """The lines, and how many milliseconds the server took."""
     within = patience.statements_within(patience.PAGE_SECONDS)
     with scope.organization(found.pk), within, connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS) {sql}", params)
         lines = [str(line) for (line,) in cursor.fetchall()]
-    return [line if len(line) <= 200 else f"{line[:200]} …" for line in lines]
+    took = next(line for line in lines if line.startswith("Execution Time: "))
+    return [line if len(line) <= 200 else f"{line[:200]} …" for line in lines], float(took.split()[2])
