@@ -3,10 +3,12 @@
 from django.apps import apps
 from django.db import connection
 
-from accounts.models import Organization
+from accounts.models import AuditEvent, Organization
 
 MOVING = frozenset({"last_used_at"})
 """Columns that reading moves."""
+TRAIL = frozenset({"accounts_auditevent", "accounts_audithead"})
+"""Tables that hold who asked for what is not there (`accounts.missing`)."""
 
 
 def rows_of(organization: Organization) -> dict[str, str]:
@@ -26,3 +28,14 @@ def rows_of(organization: Organization) -> dict[str, str]:
             cursor.execute(query, [organization.pk])
             found[model._meta.db_table] = str(cursor.fetchone())
     return found
+
+
+def moved(organization: Organization, before: dict[str, str]) -> set[str]:
+    """The tables whose rows of the organization are others than `rows_of` found before."""
+    return {table for table, rows in rows_of(organization).items() if rows != before[table]}
+
+
+def actions_since(organization: Organization, number: int) -> set[str]:
+    """What the organization's trail tells after the event of that number."""
+    events = AuditEvent.objects.filter(organization=organization, number__gt=number)
+    return set(events.values_list("action", flat=True))
