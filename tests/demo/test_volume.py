@@ -94,6 +94,19 @@ def test_reports_and_pages_keep_to_their_time(tmp_path: Path) -> None:
             assert "billing_usagerecord" not in section
 
 
+def test_every_page_takes_as_many_queries_for_many_members_and_requests_as_for_few() -> None:
+    """H5: of the pages that are measured, which are all."""
+    taken = []
+    for members, rows in ((4, 400), (60, 4000)):
+        slug = factories.unique("volume")
+        run("seed_usage", "--rows", str(rows), "--organization", slug, "--members", str(members))
+        answer = run("measure_reports", "--organization", slug, "--runs", "1", "--rows", "0")
+        taken.append({one["name"]: one["queries"] for one in answer["measured"] if "queries" in one})
+    few, many = taken
+    assert len(few) > 40
+    assert many == few
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [(("seed_usage", "--rows", "0"), "at least one row"), (("measure_reports", "--runs", "0"), "at least one run")],
