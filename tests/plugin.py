@@ -164,18 +164,43 @@ def _begin_work(worker: str) -> None:
     test_secrets.share(Path(os.environ[OWN]) / "seen", worker)
 
 
+_room: contextlib.ExitStack | None = None
+"""What the worker that runs the tests to be alone holds, from its collection to the last of them: nobody else is in the room."""
+
+
+def _empty_room() -> contextlib.ExitStack:
+    with contextlib.ExitStack() as held:
+        held.enter_context(locked("room"))
+        return held.pop_all()
+
+
+def _is_alone(item: pytest.Item | None) -> bool:
+    return item is not None and item.get_closest_marker("alone") is not None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that must be alone come first, and are one group."""
-    for item in items:
-        if item.get_closest_marker("alone"):
-            item.add_marker(pytest.mark.xdist_group(spreading.ALONE))
-    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+    """Those that must be alone come first."""
+    items.sort(key=lambda item: not _is_alone(item))
+
+
+# Before the collection is told, after which tests may begin.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    global _room
+    if _working is None:
+        return
+    alone = [item.nodeid for item in session.items if _is_alone(item)]
+    worker = os.environ[WORKER]
+    spreading.note_alone(Path(os.environ[OWN]), worker, alone)
+    if alone and worker == spreading.WORKER_OF_ALONE:
+        # No worker runs a test before all have collected theirs.
+        _room = _empty_room()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> spreading.Spreading:
-    return spreading.Spreading(config, log)
+    return spreading.Spreading(config, log, Path(os.environ[OWN]))
 
 
 def _open_lock(name: str) -> int:
@@ -195,7 +220,8 @@ def locked(name: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 # Around everything else, the timeout of the test included.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    global _room
     if _working is None:
         return (yield)
     if item.get_closest_marker("last"):
@@ -203,13 +229,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             if others.name != f"{os.environ[WORKER]}.working":
                 with locked(others.name, fcntl.LOCK_SH):
                     pass
-    with contextlib.ExitStack() as held:
-        # Who wants to be alone holds the turnstile while it waits for the room to empty: nobody enters before it.
-        turnstile = held.enter_context(contextlib.ExitStack())
-        turnstile.enter_context(locked("turnstile"))
-        is_alone = item.get_closest_marker("alone") is not None
-        held.enter_context(locked("room", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH))
-        turnstile.close()
+    if _is_alone(item):
+        # It is free here only where another worker has crashed and left its tests.
+        _room = _room or _empty_room()
+        try:
+            return (yield)
+        finally:
+            if not _is_alone(nextitem):
+                _room.close()
+                _room = None
+    with locked("room", fcntl.LOCK_SH):
         return (yield)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-from config.launch.embedded import dies_with_parent, free_port
-from tests import secrets
+from config.launch.embedded import dies_with_parent
+from tests import ports, secrets
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -60,7 +60,7 @@ class ScriptedUpstream:
     """
 
     def __init__(self) -> None:
-        self.port = free_port()
+        self.port = ports.free()
         self.url = f"http://127.0.0.1:{self.port}"
         self._http = httpx.Client(base_url=self.url, timeout=10, trust_env=False)
         self._process: subprocess.Popen[bytes] | None = None

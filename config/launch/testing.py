@@ -67,7 +67,7 @@ def beside_each_other(environ: dict[str, str]) -> list[str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = min(cores + 2, MOST_WORKERS)
     # In the order that tests/conftest.py makes, to the workers that tests/spreading.py chooses.
-    return ["-n", str(workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
+    return ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def everything() -> int:

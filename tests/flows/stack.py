@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,13 +12,9 @@ import httpx
 from django.conf import settings
 from django.db import connection
 
+from tests import ports
+
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment(upstream_url: str, **extra: str) -> dict[str, str]:
@@ -96,7 +91,7 @@ class Web(Process):
 
 def web(name: str, upstream_url: str, folder: Path, **extra: str) -> Web:
     """A started web process on a free port; `wait_ready` is the caller's."""
-    port = free_port()
+    port = ports.free()
     url = f"http://127.0.0.1:{port}"
     process = Web(
         name=name,

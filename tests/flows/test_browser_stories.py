@@ -20,7 +20,7 @@ from accounts.models import ApiKey, Job, Member
 from billing import balances, credits
 from billing.models import UsageRecord
 from routing.models import PoolAccount
-from tests import factories, secrets
+from tests import factories, ports, secrets
 from tests.clients import chromium
 from tests.flows import stack as processes
 from tests.flows import tenants
@@ -62,7 +62,7 @@ def test_an_empty_organization_comes_to_its_first_request(
             boss.goto(f"{home}/pool")
             boss.get_by_role("main").get_by_role("link", name="Add account").last.click()
             boss.get_by_role("link", name="Compatible endpoint").click()
-            boss.get_by_label("Base URL").fill(f"http://127.0.0.1:{processes.free_port()}/v1")
+            boss.get_by_label("Base URL").fill(f"http://127.0.0.1:{ports.free()}/v1")
             boss.get_by_label("Name", exact=True).fill("Our gateway")
             boss.get_by_label("API key", exact=True).fill(api_key)
             boss.get_by_role("button", name="Add account").click()

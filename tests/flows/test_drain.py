@@ -16,6 +16,7 @@ import httpx
 import pytest
 import websockets
 
+from tests import ports
 from tests.flows import stack as processes
 from tests.flows import tenants
 from tests.flows.conftest import Stack
@@ -35,7 +36,7 @@ class Served:
     """`manage.py serve` with its own time to drain."""
 
     def __init__(self, upstream_url: str, folder: Path, *arguments: str, drain_seconds: float) -> None:
-        port = processes.free_port()
+        port = ports.free()
         url = f"http://127.0.0.1:{port}"
         self.web = processes.Web(
             name="draining",

@@ -1,6 +1,5 @@
 """Runs `manage.py demo` and `up` as somebody at a shell does."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -8,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.launch import embedded, folders, runtime
+from config.launch import folders, runtime
 from tests.launch import processes
 
 MANAGE = [sys.executable, str(folders.PROJECT / "manage.py")]
@@ -16,18 +15,6 @@ MANAGE = [sys.executable, str(folders.PROJECT / "manage.py")]
 
 def run(*arguments: str, environ: dict[str, str], timeout: float = 60) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*MANAGE, *arguments], env=environ, capture_output=True, text=True, check=False, timeout=timeout)
-
-
-def two_ports() -> int:
-    """The first of two ports in a row that are free."""
-    while True:
-        first = embedded.free_port()
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", first + 1))
-            except (OSError, OverflowError):
-                continue
-            return first
 
 
 @dataclass

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from django.urls import resolve
 
-from config.launch import embedded
 from demo import pictures
+from tests import ports
 from tests.clients import chromium
 from tests.flows.test_routes import RULES, routes, spelled
 from tests.launch import processes
@@ -88,7 +88,7 @@ def test_every_page_has_a_picture_or_a_reason() -> None:
 def test_nothing_is_wrong_with_any_page(launch: Callable[..., Stack], environ: dict[str, str], tmp_path: Path) -> None:
     """Each in light with the keyboard; some on a phone in Russian, some in dark: the command itself takes them all."""
     chromium.executable()
-    stack = launch("demo", embedded.free_port())
+    stack = launch("demo", ports.free())
     stack.wait_until((stack.var / "demo.json").exists, within=120)
     beside = {**environ, "WEIR_VAR": str(stack.var)}
     names = [one.name for one in pictures.PAGES]

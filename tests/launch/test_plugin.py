@@ -101,7 +101,7 @@ def test_a_run_that_was_killed_leaves_no_process_and_the_next_removes_its_folder
 def notes_of_two_workers(environ: dict[str, str], folder: Path) -> list[list[str]]:
     """Of the tests in the folder, as `manage.py test` spreads them: what each has noted."""
     settings = ["-c", str(folders.PROJECT / "pyproject.toml"), "--rootdir", str(folder)]
-    command = [*PYTEST, *settings, "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", str(folder)]
+    command = [*PYTEST, *settings, "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", str(folder)]
     done = subprocess.run(command, env=environ, cwd=folders.PROJECT, capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr
     return [line.split() for line in next(folder.rglob("notes")).read_text().splitlines()]
@@ -118,8 +118,8 @@ def test_one_worker_begins_with_the_flows_and_is_helped_at_the_end(fresh: dict[s
     notes = notes_of_two_workers(fresh, folder)
     began = [(note[0], note[2]) for note in notes if note[1] == "begins"]
     assert len(began) == 3 + 3 * 6
-    assert {worker for name, worker in began if name.startswith("flow")} == {"gw0"}
-    assert {worker for name, worker in began if name.startswith("unit")} == {"gw1"}
+    assert {worker for name, worker in began if name.startswith("flow")} == {"gw1"}
+    assert {worker for name, worker in began if name.startswith("unit")} == {"gw0"}
 
 
 def test_workers_have_servers_of_their_own_and_let_others_be_alone(fresh: dict[str, str], folder: Path) -> None:

@@ -17,8 +17,9 @@ import pytest
 import redis
 
 from config.launch import embedded, runtime
+from tests import ports
 from tests.launch import processes
-from tests.launch.launching import Stack, run, two_ports
+from tests.launch.launching import Stack, run
 
 ROLES = {"developer", "lead", "finance", "owner"}
 
@@ -56,7 +57,7 @@ def test_help_names_every_argument(environ: dict[str, str], command: str) -> Non
 
 
 def test_a_port_in_use_is_named_before_anything_starts(folder: Path, environ: dict[str, str]) -> None:
-    first = two_ports()
+    first = ports.free(2)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first + 1))
         taken.listen()
@@ -77,7 +78,7 @@ def test_more_processes_than_ports_are_refused(folder: Path, environ: dict[str, 
 
 def test_a_wrong_setting_is_named_before_anything_starts(folder: Path, environ: dict[str, str]) -> None:
     wrong = {**environ, "HOLD_DEADLINE_SECONDS": "soon", "TRUSTED_PROXIES": "10.0.0.0/99"}
-    done = run("up", "--var", str(folder / "var"), "--port", str(two_ports()), environ=wrong)
+    done = run("up", "--var", str(folder / "var"), "--port", str(ports.free(2)), environ=wrong)
     assert done.returncode == 1
     first, *named = done.stderr.splitlines()
     assert first == "manage.py up: Wrong settings:"
@@ -87,7 +88,7 @@ def test_a_wrong_setting_is_named_before_anything_starts(folder: Path, environ: 
 
 def test_a_setting_that_parses_and_cannot_work_stops_the_start(folder: Path, environ: dict[str, str]) -> None:
     wrong = {**environ, "HOLD_DEADLINE_SECONDS": "3", "HOLD_RENEW_SECONDS": "2"}
-    done = run("up", "--var", str(folder / "var"), "--port", str(two_ports()), environ=wrong)
+    done = run("up", "--var", str(folder / "var"), "--port", str(ports.free(2)), environ=wrong)
     assert done.returncode == 1
     assert "HOLD_RENEW_SECONDS must be at most half of HOLD_DEADLINE_SECONDS." in done.stderr
     assert "Traceback" not in done.stderr
@@ -99,8 +100,8 @@ def test_a_service_that_was_given_and_does_not_answer_is_named_without_its_passw
     folder: Path, environ: dict[str, str], name: str
 ) -> None:
     scheme, path = ("postgresql", "weir") if name == "DATABASE_URL" else ("redis", "0")
-    given = {**environ, name: f"{scheme}://weir:open-sesame@127.0.0.1:{embedded.free_port()}/{path}"}
-    done = run("up", "--var", str(folder / "var"), "--port", str(two_ports()), environ=given)
+    given = {**environ, name: f"{scheme}://weir:open-sesame@127.0.0.1:{ports.free()}/{path}"}
+    done = run("up", "--var", str(folder / "var"), "--port", str(ports.free(2)), environ=given)
     assert done.returncode == 1
     assert done.stderr.startswith(f"manage.py up: {name} is set, but cannot be used: ")
     assert "open-sesame" not in done.stderr
@@ -149,7 +150,7 @@ def is_ready(port: int) -> bool:
 
 @pytest.mark.stack
 def test_demo_serves_survives_a_kill_and_stops_clean(launch: Callable[..., Stack], environ: dict[str, str]) -> None:
-    port = two_ports()
+    port = ports.free(2)
     stack = launch("demo", port, gateways=2)
     described = stack.var / "demo.json"
     stack.wait_until(described.exists)
@@ -222,7 +223,7 @@ def test_up_uses_the_services_it_is_given_and_invites_the_first_owner(
 ) -> None:
     valkey = embedded.start_valkey(folder, "open-sesame", log=folder / "given.log")
     try:
-        port = two_ports()
+        port = ports.free(2)
         stack = launch("up", port, given={"DATABASE_URL": given_database, "REDIS_URL": valkey.url})
         stack.wait_until(lambda: "Ready on" in stack.output.read_text())
         told = stack.output.read_text()

@@ -19,8 +19,8 @@ from proxy.asgi import Receive, Scope, Send
 from proxy.dialects import chat, compact, messages, responses
 from quotas import drain
 from routing import credentials
+from tests import ports
 from tests.flows import tenants
-from tests.flows.stack import free_port
 from tests.flows.tenants import Tenant
 from tests.upstream import ScriptedUpstream
 
@@ -87,7 +87,7 @@ def gateway_settings() -> dict[str, Any]:
 
 @pytest.fixture
 async def gateway(upstream: ScriptedUpstream, gateway_settings: dict[str, Any], transactional_db: None) -> AsyncIterator[Gateway]:
-    port = free_port()
+    port = ports.free()
     changed = {
         "UPSTREAM_CHATGPT_URL": f"{upstream.url}/backend-api",
         "UPSTREAM_OPENAI_URL": f"{upstream.url}/v1",

@@ -18,8 +18,7 @@ from config.redis import sync_client
 from proxy.dialects import chat, messages, responses
 from routing import live, pools, sticky
 from routing.models import PoolAccount
-from tests import factories
-from tests.flows.stack import free_port
+from tests import factories, ports
 from tests.flows.tenants import Tenant, in_thread
 from tests.proxy import matrix_script
 from tests.proxy.conftest import Gateway, eventually, logged
@@ -93,7 +92,7 @@ class Matrix:
         if kind == "chatgpt":
             auth = self._upstream.mint()
             return factories.chatgpt_account(self._organization, auth), auth["tokens"]["access_token"]
-        url = f"http://127.0.0.1:{free_port()}/v1" if is_dead else None
+        url = f"http://127.0.0.1:{ports.free()}/v1" if is_dead else None
         if url is None and kind == "openai_compatible":
             url = f"{self._upstream.url}/v1"
         return factories.key_account(self._organization, kind=kind, base_url=url)

@@ -11,7 +11,7 @@ from websockets.frames import Frame, Opcode
 from proxy import socket_server
 from proxy.asgi import Receive, Scope, Send
 from proxy.socket_server import MOST_FRAGMENTS
-from tests.flows.stack import free_port
+from tests import ports
 from tests.proxy.conftest import eventually
 
 App = Callable[[Scope, Receive, Send], Any]
@@ -22,7 +22,7 @@ async def served(
     app: App, path: str = "/", *, authorization: str = "none", **options: Any
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A client's connection after its upgrade, frames by hand."""
-    port = free_port()
+    port = ports.free()
     config = uvicorn.Config(
         app,
         host="127.0.0.1",

@@ -17,8 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from accounts import keys
 from config.clock import utc_now
 from proxy import lifespan, socket_server
-from tests import factories
-from tests.flows.stack import free_port
+from tests import factories, ports
 from tests.flows.tenants import MODEL, Tenant, in_thread
 from tests.proxy.conftest import Gateway, check_counters, eventually, is_clean, leaves, logged, set_limit
 from tests.proxy.socket_client import CODEX, Client, create, id_of, opened, text_of
@@ -273,7 +272,7 @@ async def test_an_open_socket_does_not_hold_up_the_end_of_the_process_but_its_tu
 ) -> None:
     """N26: at SIGTERM the turn that runs comes to its end, then its socket is closed; an idle one is closed at once."""
     one: Tenant = await tenant(account="chatgpt")
-    port = free_port()
+    port = ports.free()
     config = uvicorn.Config(
         leaves,
         host="127.0.0.1",

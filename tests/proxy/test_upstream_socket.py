@@ -14,7 +14,7 @@ from websockets.utils import accept_key
 from proxy import metering
 from proxy.errors import BadAnswer, ConnectFailed, Cut, HeadersLate, IdleTooLong, UpstreamError
 from proxy.upstream_socket import Refusal, SocketClient, UpstreamSocket
-from tests.flows.stack import free_port
+from tests import ports
 from tests.proxy.raw_server import Peer, RawServer, serve
 
 Script = Callable[[Peer], Awaitable[None]]
@@ -176,7 +176,7 @@ async def test_an_upgrade_that_is_answered_by_a_status_gives_status_headers_and_
 async def test_nobody_listening_is_a_failed_connect() -> None:
     async with client() as sockets:
         with pytest.raises(ConnectFailed) as caught:
-            await sockets.open(f"http://127.0.0.1:{free_port()}", [])
+            await sockets.open(f"http://127.0.0.1:{ports.free()}", [])
     assert not caught.value.written
 
 

@@ -19,7 +19,7 @@ from quotas import refusal_log
 from quotas.errors import LimitReached
 from quotas.models import Refusal
 from quotas.refusal_log import Note
-from tests.flows.stack import free_port
+from tests import ports
 from tests.quotas import tenancy
 from tests.quotas.tenancy import CREDIT, Tenant, in_thread
 
@@ -232,7 +232,7 @@ def test_an_organization_that_is_not_there_keeps_nobody_waiting(tenant: Tenant) 
 async def test_a_note_waits_for_nothing_and_leaves_nothing_behind(tenant: Tenant, caplog: pytest.LogCaptureFixture) -> None:
     """No Redis at all: every note returns at once, at most so many are kept in memory, and no error escapes."""
     snapshot, key = await in_thread(lambda: (loaded := tenant.snapshot(), tenant.key_of(loaded)))
-    redis = Redis(f"redis://127.0.0.1:{free_port()}/0")
+    redis = Redis(f"redis://127.0.0.1:{ports.free()}/0")
     tasks = asyncio.all_tasks()
     began = asyncio.get_running_loop().time()
     for _ in range(5000):
