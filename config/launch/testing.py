@@ -46,6 +46,8 @@ def main(arguments: list[str]) -> int:
     """With arguments, only pytest. The exit code is that of the first part that failed."""
     # What was started is stopped and removed then, too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    # Each of the many processes that tests start would else compile all it imports anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ |= {"DJANGO_SETTINGS_MODULE": "config.settings.test", "PYTHONPATH": str(folders.PROJECT)}
     try:
         if arguments:

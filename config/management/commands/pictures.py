@@ -21,14 +21,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--to", default="pictures", metavar="DIR", help="where the pictures go (pictures)")
+        parser.add_argument("--check", action="store_true", help="take none, only say what is wrong")
         for name, choices in (("page", pictures.PAGES), ("mode", pictures.MODES)):
             known = [one.name for one in choices]
             parser.add_argument(f"--{name}", action="append", choices=known, help=f"only this {name}; may repeat")
 
-    def handle(self, *, to: str, page: list[str] | None, mode: list[str] | None, **options: Any) -> None:
+    def handle(self, *, to: str, check: bool, page: list[str] | None, mode: list[str] | None, **options: Any) -> None:
         described = _running_demo()
-        folder = Path(to)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = None if check else Path(to)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
         organization = described["organizations"][0]
         members = [one for one in reversed(organization["members"]) if one["password"]]
         logins = {one["role"]: pictures.Login(one["email"], one["password"]) for one in members}
@@ -58,7 +60,7 @@ class Command(BaseCommand):
                 for problem in seen.problems:
                     self.stdout.write(f"    {problem}")
             browser.close()
-        self.stdout.write(f"{count} pictures in {folder}, {wrong} problems")
+        self.stdout.write(f"{count} {'pages' if folder is None else f'pictures in {folder}'}, {wrong} problems")
         if wrong:
             raise SystemExit(1)
 
