@@ -1,8 +1,8 @@
 """Who asked for something that is not there for them: of another organization, or of none; which of the two is never told (J5).
 
-The doors (`accounts.tenancy.page`, `api.base.Resource`) call this when the answer is there and whatever was begun has been rolled
-back. The event goes to the chain of the caller's own organization, or to the install's where the caller is no member. It holds
-the method and the route, nothing of what was asked for; ids stand in the log, for operators.
+The doors (`accounts.tenancy.page`, `api.base.Resource`, the live socket) call this when the answer is there and whatever was begun
+has been rolled back. The event goes to the chain of the caller's own organization, or to the install's where the caller is no
+member. It holds the method and the route, nothing of what was asked for; ids stand in the log, for operators.
 """
 
 import hashlib
@@ -45,21 +45,26 @@ def asked(request: HttpRequest, organization: Organization | None, by: User) -> 
     # Where there is no membership, the organization's own name is what is asked for.
     if organization is not None and not _names_something(request, match):
         return
-    method = _method(request)
+    # Of texts that stand for ids only UUIDs: whatever else stands in a path may be a secret in the wrong place.
+    ids = {name: str(value) for name, value in match.kwargs.items() if isinstance(value, UUID)}
+    note(organization, by, route=match.route, method=_method(request), ids=ids)
+
+
+def note(organization: Organization | None, by: User, *, route: str, method: str, ids: Mapping[str, str]) -> None:
+    """As `asked`, for a door that has no request of its own: one that knows what was asked for and that it is no plain look."""
     logger.info(
         "asked for what is not there",
         extra={
-            "route": match.route,
+            "route": route,
             "method": method,
             "organization_id": organization.pk if organization is not None else None,
             "user_id": by.pk,
-            # Of texts that stand for ids only UUIDs: whatever else stands in a path may be a secret in the wrong place.
-            "asked": {name: str(value) for name, value in match.kwargs.items() if isinstance(value, UUID)},
+            "asked": dict(ids),
         },
     )
-    key = _key(organization, by, match.route, method)
+    key = _key(organization, by, route, method)
     is_claimed = _claimed(key)
-    if is_claimed is False or (is_claimed is None and _is_told(organization, by, match.route, method)):
+    if is_claimed is False or (is_claimed is None and _is_told(organization, by, route, method)):
         return
     try:
         with transaction.atomic():
@@ -68,8 +73,8 @@ def asked(request: HttpRequest, organization: Organization | None, by: User) -> 
                 actor=by,
                 action="missing.asked",
                 object_type="route",
-                object_id=match.route[:64],
-                data={"method": method, "route": match.route},
+                object_id=route[:64],
+                data={"method": method, "route": route},
             )
     except Error:
         # The answer is what it is; the line above has been written.

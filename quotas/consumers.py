@@ -15,8 +15,8 @@ from django.urls import path
 from django.utils import translation
 from django.utils.translation import gettext as _
 
-from accounts import languages, permissions, tenancy, vouching
-from accounts.models import Member
+from accounts import languages, missing, permissions, tenancy, vouching
+from accounts.models import Member, User
 from accounts.permissions import Action, Reach
 from config import live_marks, scope, snapshot
 from config.clock import utc_now
@@ -36,6 +36,8 @@ TICK_SECONDS = 2.0
 PAUSE_SECONDS = 1.0
 """However often usage moves, a page is not told more often than this."""
 FOREIGN, FORBIDDEN, CHANGED = 4404, 4403, 4409
+ROUTE = "o/<slug:slug>/live"
+"""Below `/ws/`."""
 
 
 class _Ended(Exception):
@@ -66,7 +68,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         await self.accept()
         try:
             self.page = _page(self.scope)
-            self.member = await database_sync_to_async(self._admitted)()
+            self.member = await database_sync_to_async(self._first_admitted)()
         except _Ended as ended:
             await self.close(code=ended.code)
             return
@@ -162,12 +164,26 @@ class LiveConsumer(AsyncWebsocketConsumer):
         rows = running.seen(running.of(self._organization_id), about)
         return {"running": live.mark([row.request_id for row in rows]), "told": {"running": len(rows)}}
 
+    def _first_admitted(self) -> Member:
+        try:
+            return self._admitted()
+        except _Ended as ended:
+            user = vouching.user_of(self._session)
+            if ended.code == FOREIGN and isinstance(user, User):
+                with scope.everything():
+                    missing.note(None, user, route=f"ws/{ROUTE}", method="GET", ids={})
+            raise
+
+    @property
+    def _session(self) -> SessionStore:
+        """Read anew for each look at it."""
+        return SessionStore(self.scope["session"].session_key)
+
     def _admitted(self) -> Member:
         """Asked again each time: a page ends with the membership, with the session, and with the account or its password; and with
         the role it was made for."""
-        session = SessionStore(self.scope["session"].session_key)
         try:
-            user = vouching.user_of(session)
+            user = vouching.user_of(self._session)
             member = tenancy.membership(user, self.scope["url_route"]["kwargs"]["slug"])
         except Http404:
             raise _Ended(FOREIGN) from None
@@ -217,4 +233,4 @@ def _meter(meter: Meter) -> dict[str, Any]:
     }
 
 
-websocket_urlpatterns = [path("o/<slug:slug>/live", LiveConsumer.as_asgi())]  # type: ignore[arg-type]  # an ASGI application
+websocket_urlpatterns = [path(ROUTE, LiveConsumer.as_asgi())]  # type: ignore[arg-type]  # an ASGI application

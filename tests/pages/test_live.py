@@ -17,7 +17,7 @@ from channels.testing import WebsocketCommunicator
 from django.test import Client
 
 from accounts import members
-from accounts.models import ApiKey, Member, User
+from accounts.models import ApiKey, AuditEvent, Member, User
 from billing import events
 from config import redis as weir_redis
 from config import snapshot
@@ -184,6 +184,9 @@ async def test_a_foreign_organization_closes_with_4404_as_a_missing_one() -> Non
         assert await closes(communicator) == 4404
     nobody = await opened(socket(member, "no-such-session"))
     assert await closes(nobody) == 4404
+    # Once in the trail, as on a page (J5); who it is that asks without a session nobody knows.
+    told = await in_thread(lambda: list(AuditEvent.objects.filter(actor=member.user, action="missing.asked")))
+    assert [(event.organization_id, event.data) for event in told] == [(None, {"method": "GET", "route": "ws/o/<slug:slug>/live"})]
 
 
 async def test_finance_has_no_key_page_to_be_live() -> None:
