@@ -35,6 +35,8 @@ LONG = (
     "tests/flows/test_bad_input.py",
 )
 """What takes a minute begins early, for the workers to end together."""
+HANGS = 400
+"""Seconds after which a test that starts whole processes hangs: each of these takes 20 s beside the other workers' tests."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -50,6 +52,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return not is_alone, is_flow, "test_zz_secrets" in item.nodeid, not item.nodeid.startswith(LONG)
 
     items.sort(key=order)
+    for item in items:
+        starts_processes = item.get_closest_marker("stack") is not None or spreading.is_flow(item.nodeid)
+        if starts_processes and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(HANGS))
 
 
 @pytest.fixture(scope="session")

@@ -240,7 +240,7 @@ class Load:
                 answer.text = bytes(data[-600:]).decode(errors="replace")
                 await asyncio.sleep(0.1)
 
-    async def until(self, count: int, seconds: float = 20.0) -> None:
+    async def until(self, count: int, seconds: float = 60.0) -> None:
         """Until so many more streams are complete."""
         wanted = len(self.complete) + count
         deadline = time.monotonic() + seconds
@@ -248,7 +248,7 @@ class Load:
             assert time.monotonic() < deadline, (f"{len(self.complete)} of {wanted}", self.answers[-3:], self._chaos.webs[0].tail())
             await asyncio.sleep(0.05)
 
-    async def until_running(self, count: int, seconds: float = 20.0) -> float:
+    async def until_running(self, count: int, seconds: float = 60.0) -> float:
         """Until so many streams have begun and not ended; that moment."""
         deadline = time.monotonic() + seconds
         while len(self.running(time.monotonic())) < count:

@@ -74,7 +74,7 @@ def tenant(upstream: ScriptedUpstream, stack: Stack, transactional_db: None) -> 
 def eventually() -> Callable[..., Awaitable[Any]]:
     """`await eventually(check, seconds)`: the first true value of `check()`, asked every 50 ms; fails when time is up."""
 
-    async def wait(check: Any, seconds: float = 15.0) -> Any:
+    async def wait(check: Any, seconds: float = 60.0) -> Any:
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             value = await tenants.in_thread(check)

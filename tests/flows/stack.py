@@ -76,7 +76,7 @@ class Process:
 class Web(Process):
     url: str = ""
 
-    def wait_ready(self, seconds: float = 30) -> None:
+    def wait_ready(self, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             assert self.running.poll() is None, f"{self.name} ended:\n{self.tail()}"

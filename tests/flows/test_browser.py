@@ -60,7 +60,7 @@ def test_from_sign_in_to_the_first_metered_call(
         answer = httpx.post(f"{url}/v1/responses", headers={"authorization": f"Bearer {key}"}, content=tenants.body(), timeout=30)
         assert answer.status_code == 200
         # The number moves by itself, without a reload: 100,000 - 1.75.
-        page.locator(".answer [data-live-left]", has_text="99,998").wait_for(timeout=8000)
+        page.locator(".answer [data-live-left]", has_text="99,998").wait_for(timeout=30_000)
 
         row = page.locator("#requests tbody tr")
         deadline = 20

@@ -52,7 +52,7 @@ def test_pages_move_by_themselves_and_keep_what_one_is_at(
             page.locator(".live .word", has_text="Live").first.wait_for()
             call()
             rows = page.locator("tbody[data-entry]")
-            rows.first.wait_for(timeout=15_000)
+            rows.first.wait_for(timeout=30_000)
 
             # Opened by keyboard; what is opened stays open when the list grows.
             page.locator("tbody[data-entry] a.expand").first.focus()
@@ -61,7 +61,7 @@ def test_pages_move_by_themselves_and_keep_what_one_is_at(
             name = rows.first.get_attribute("data-entry")
             page.evaluate("() => { window.isTheSamePage = true; }")
             call()
-            rows.nth(1).wait_for(timeout=15_000)
+            rows.nth(1).wait_for(timeout=30_000)
             assert page.locator(f'tbody[data-entry="{name}"] .detail').count() == 1
             page.locator(f'tbody[data-entry="{name}"] a.expand').focus()
             page.keyboard.press("Enter")
@@ -69,12 +69,12 @@ def test_pages_move_by_themselves_and_keep_what_one_is_at(
 
             # The server goes away: the page says so, and goes on when it is back, with what came meanwhile.
             web.terminate()
-            page.locator(".live.lost .word", has_text="Not live").wait_for(timeout=15_000)
+            page.locator(".live.lost .word", has_text="Not live").wait_for(timeout=30_000)
             call()
             web.start()
             web.wait_ready()
             page.locator(".live:not(.lost) .word", has_text="Live").wait_for(timeout=40_000)
-            rows.nth(2).wait_for(timeout=15_000)
+            rows.nth(2).wait_for(timeout=30_000)
             assert page.evaluate("() => window.isTheSamePage") is True
             # What the browser says of a server that is away is no fault of the page.
             problems[:] = [told for told in problems if "WebSocket connection" not in told and "ERR_CONNECTION" not in told]

@@ -66,7 +66,7 @@ def test_an_account_joins_by_each_way(
         upstream.approve(page.inner_text("#user-code"), email="cleo@example.test")
         told = page.get_by_text("Cleo is in the pool and serves from the next request on.")
         if has_script:
-            told.wait_for(timeout=15_000)
+            told.wait_for(timeout=30_000)
         else:
             page.wait_for_timeout(1500)
             page.get_by_role("button", name="I have entered it").click()

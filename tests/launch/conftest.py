@@ -41,8 +41,8 @@ def launch(folder: Path, environ: dict[str, str]) -> Iterator[Callable[..., Stac
                 process = subprocess.Popen(
                     [*MANAGE, *arguments], env={**environ, **(given or {})}, stdout=out, stderr=out, start_new_session=True
                 )
-            started.callback(process.wait)
-            started.callback(process.kill)
-            return Stack(folder / "var", port, process, output)
+            stack = Stack(folder / "var", port, process, output)
+            started.callback(stack.end)
+            return stack
 
         yield start

@@ -26,12 +26,21 @@ class Stack:
     process: "subprocess.Popen[bytes]"
     output: Path
 
-    def wait_until(self, happened: Callable[[], bool], *, within: float = 60) -> None:
+    def wait_until(self, happened: Callable[[], bool], *, within: float = 150) -> None:
+        """A start takes 20 s alone and a minute beside the other workers' tests."""
         deadline = time.monotonic() + within
         while not happened():
             assert self.process.poll() is None, self.output.read_text()
             assert time.monotonic() < deadline, self.output.read_text()
             time.sleep(0.05)
+
+    def end(self) -> None:
+        """Whatever state it is in: kills the launcher and waits for what ends with it, for they write to its folder until then."""
+        everything = self.everything()
+        self.process.kill()
+        self.process.wait()
+        left = processes.still_alive(everything, within=60)
+        assert left == [], left
 
     def everything(self) -> list[int]:
         return [self.process.pid, *processes.descendants(self.process.pid)]

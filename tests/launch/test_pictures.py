@@ -89,7 +89,7 @@ def test_nothing_is_wrong_with_any_page(launch: Callable[..., Stack], environ: d
     """Each in light with the keyboard; some on a phone in Russian; some in dark, of which it takes the pictures."""
     chromium.executable()
     stack = launch("demo", ports.free())
-    stack.wait_until((stack.var / "demo.json").exists, within=120)
+    stack.wait_until((stack.var / "demo.json").exists)
     beside = {**environ, "WEIR_VAR": str(stack.var)}
     names = [one.name for one in pictures.PAGES]
     for mode, chosen in (("light", names), ("ru-phone", [one for one in names if PHONE.fullmatch(one)]), ("dark", DARK)):

@@ -28,7 +28,7 @@ def running(folder: Path) -> Iterator[Supervisor]:
     made.stop()
 
 
-def until(condition: Callable[[], bool], *, within: float = 5.0) -> bool:
+def until(condition: Callable[[], bool], *, within: float = 20.0) -> bool:
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:

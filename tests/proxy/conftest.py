@@ -168,7 +168,7 @@ async def check_counters(tenant: Tenant, rows: list[UsageRecord]) -> None:
     assert await is_clean(tenant)
 
 
-async def eventually(check: Callable[[], Any], seconds: float = 5.0) -> Any:
+async def eventually(check: Callable[[], Any], seconds: float = 20.0) -> Any:
     """The first true value of `check()` (or of what it awaits to)."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:

@@ -30,7 +30,7 @@ async def fetch(client: Client, request: Request) -> tuple[int, bytes]:
         return response.status, b"".join([chunk async for chunk in response])
 
 
-async def eventually(condition: object, seconds: float = 2) -> None:
+async def eventually(condition: object, seconds: float = 20) -> None:
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():  # type: ignore[operator]
         assert asyncio.get_running_loop().time() < deadline, "did not come true"

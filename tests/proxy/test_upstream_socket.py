@@ -381,7 +381,7 @@ async def test_closing_says_goodbye_and_leaves_nothing() -> None:
     assert seen == [(Opcode.CLOSE, (1000).to_bytes(2, "big"))]
 
 
-async def until(check: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(check: Callable[[], bool], seconds: float = 20.0) -> None:
     deadline = asyncio.get_running_loop().time() + seconds
     while not check():
         assert asyncio.get_running_loop().time() < deadline, "did not come true"
