@@ -66,6 +66,8 @@ class AccountShape(Shape):
     concurrency_cap = Whole(allow_null=True)
     priority = Whole(min_value=-upkeep.HIGHEST_TIER, help_text="Its tier; the lowest is used first.")
     models = ListOf(child=Told(), allow_null=True, help_text="Which it serves; null: every one.")
+    efforts = ListOf(child=Told(), allow_null=True, help_text="Reasoning efforts that it serves; null: every one.")
+    tiers = ListOf(child=Told(), allow_null=True, help_text="Service tiers besides the ordinary ones; null: every one.")
     accepted_at = Moment(allow_null=True, help_text="When it was put into the pool for its person.")
     accepted_by = Told(allow_null=True)
     polled_at = Moment(allow_null=True)
@@ -90,12 +92,17 @@ class PlaceBody(Shape):
 
 
 class AccountChange(PlaceBody):
-    """What is given is changed, from the next request on. null lifts a cap, an own weight, a list of models."""
+    """What is given is changed, from the next request on. null lifts a cap, an own weight, a list."""
 
     label = Text(max_length=80, required=False)  # type: ignore[assignment]
     concurrency_cap = Whole(min_value=1, max_value=upkeep.MOST_AT_ONCE, required=False, allow_null=True)
     weight_thousandths = Whole(min_value=1, max_value=upkeep.MOST_WEIGHT, required=False, allow_null=True)
     models = ListOf(child=Text(max_length=120), min_length=1, required=False, allow_null=True)
+    efforts = ListOf(child=Text(max_length=upkeep.LONGEST_WORD), min_length=1, required=False, allow_null=True)
+    tiers = ListOf(child=Text(max_length=upkeep.LONGEST_WORD), min_length=1, required=False, allow_null=True)
+
+
+STORED_AS = {"models": "models_served", "efforts": "efforts_served", "tiers": "tiers_served"}
 
 
 class MoveBody(Shape):
@@ -164,7 +171,7 @@ class OneAccount(Resource):
     )
     def patch(self, call: Call, uuid: UUID) -> Any:
         account = find(call, uuid)
-        fields = {"models_served" if name == "models" else name: value for name, value in call.body.items()}
+        fields = {STORED_AS.get(name, name): value for name, value in call.body.items()}
         if fields:
             upkeep.change(account, fields, by=call.by)
         return shown(call, find(call, uuid))
@@ -310,6 +317,8 @@ def _told(row: PoolAccount, one: Standing | None, month: int, call: Call) -> dic
         "concurrency_cap": row.concurrency_cap,
         "priority": row.priority,
         "models": row.models_served,
+        "efforts": row.efforts_served,
+        "tiers": row.tiers_served,
         "accepted_at": iso(row.accepted_at),
         "accepted_by": row.accepted_by.email if row.accepted_by is not None else None,
         "polled_at": iso(row.polled_at),

@@ -48,7 +48,7 @@ def _done(request: HttpRequest, member: Member, uuid: UUID, act: Callable[[PoolA
 @require_POST
 @tenancy.page(Action.MANAGE_POOL)
 def change_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpResponse:
-    """Name, floor, cap, tier, weight, models."""
+    """Name, floor, cap, tier, weight, and what it serves."""
     account = _account(member, uuid)
     form = AccountForm(request.POST, auto_id="account-%s")
     opened = Shown(account_id=str(account.uuid), account_form=form)
@@ -57,7 +57,7 @@ def change_account(request: HttpRequest, member: Member, uuid: UUID) -> HttpResp
     try:
         account = upkeep.change(account, form.fields_set(), by=member.user)
     except DomainError as error:
-        told(form, "models" if "models" in error.message.lower() else "label", error)
+        told(form, "label", error)
         return show(request, member, pool=account.pool, shown=opened, status=error.status)
     messages.success(request, _("%(account)s is as said from the next request on.") % {"account": account.label})
     return _back(member, account)

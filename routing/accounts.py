@@ -307,7 +307,9 @@ def checked_models(models: Sequence[str]) -> list[str]:
     """Names of models, each once, sorted. Raises AccountError."""
     served = sorted({model.strip() for model in models})
     if not served or any(not 1 <= len(model) <= 120 or not model.isprintable() for model in served):
-        raise AccountError(_("Models are named by 1 to 120 printable characters each, and an account serves at least one."))
+        raise AccountError(
+            _("Models are named by 1 to 120 printable characters each, and an account serves at least one."), field="models"
+        )
     return served
 
 

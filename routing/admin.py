@@ -51,7 +51,7 @@ class PoolAccountAdmin(OperatorAdmin):
     list_filter = ("status", "kind", "plan_type", ("pool__organization", AutocompleteSelectFilter))
     list_select_related = ("pool__organization",)
     search_fields = ("label", "email", "=uuid", "pool__organization__slug")
-    editable = (*upkeep.FIELDS, "efforts_served", "tiers_served")
+    editable = upkeep.FIELDS
     domain = upkeep.FIELDS
     hidden = ("access_token", "refresh_token", "refresh_claim", "refresh_claimed_until", "withdrawal_digest")
     actions = ("pause", "resume", "poll", "remove")

@@ -27,7 +27,7 @@ from routing import device, import_jobs, joining, oauth, terms, upkeep
 from routing.errors import CallbackInvalid, TermsNotAccepted
 from routing.joining import Joined, Outcome
 from routing.models import PoolAccount
-from routing.pool_forms import BY_KEY, CallbackForm, FilesForm, KeyForm, PlaceForm, SignInForm, model_names, told
+from routing.pool_forms import BY_KEY, CallbackForm, FilesForm, KeyForm, PlaceForm, SignInForm, names, told
 from routing.pool_page import BROWSER, DEVICE, ENDPOINT, FILES, KEY, Shown, path, show
 
 REFUSED = 422
@@ -261,7 +261,7 @@ def add_key(request: HttpRequest, member: Member) -> HttpResponse:
             kind=wanted["kind"],
             label=wanted["label"],
             base_url=wanted["base_url"] or None,
-            models=model_names(wanted["models"]),
+            models=names(wanted["models"]),
             by=member.user,
             now=utc_now(),
         )

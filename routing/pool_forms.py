@@ -24,8 +24,8 @@ DIALECTS = [
 LONGEST_MODELS = 2000
 
 
-def model_names(text: str) -> list[str] | None:
-    """Names divided by commas, blanks or lines; None where there are none: every model."""
+def names(text: str) -> list[str] | None:
+    """Divided by commas, blanks or lines; None where there are none: every one."""
     return text.replace(",", " ").split() or None
 
 
@@ -36,7 +36,7 @@ def told(form: forms.Form, field: str, error: DomainError) -> None:
 
 
 class AccountForm(forms.Form):
-    """What a lead changes of an account; an empty cap, weight or list of models lifts it."""
+    """What a lead changes of an account; an empty cap, weight or list lifts it."""
 
     label = forms.CharField(max_length=80, label=gettext_lazy("Name"))
     floor_percent = forms.IntegerField(min_value=0, max_value=100, label=gettext_lazy("Keep for its person, percent"))
@@ -53,6 +53,8 @@ class AccountForm(forms.Form):
         label=gettext_lazy("Weight, in Plus"),
     )
     models = forms.CharField(max_length=LONGEST_MODELS, required=False, label=gettext_lazy("Only these models"))
+    efforts = forms.CharField(max_length=200, required=False, label=gettext_lazy("Only these reasoning efforts"))
+    tiers = forms.CharField(max_length=200, required=False, label=gettext_lazy("Only these service tiers"))
 
     def fields_set(self) -> dict[str, Any]:
         """For `upkeep.change`."""
@@ -63,7 +65,9 @@ class AccountForm(forms.Form):
             "concurrency_cap": data["concurrency_cap"],
             "priority": data["priority"],
             "weight_thousandths": None if data["weight"] is None else int(data["weight"] * 1000),
-            "models_served": model_names(data["models"]),
+            "models_served": names(data["models"]),
+            "efforts_served": names(data["efforts"]),
+            "tiers_served": names(data["tiers"]),
         }
 
 

@@ -255,6 +255,8 @@ def _account_form(one: Standing, shown: Shown) -> AccountForm:
         "priority": row.priority,
         "weight": "" if row.weight_thousandths is None else f"{row.weight_thousandths / 1000:g}",
         "models": ", ".join(row.models_served or ()),
+        "efforts": ", ".join(row.efforts_served or ()),
+        "tiers": ", ".join(row.tiers_served or ()),
     }
     return AccountForm(initial=stored, auto_id="account-%s")
 

@@ -1,6 +1,6 @@
 """What a lead changes of an account that is here: its name, what it keeps and carries, whether it serves, that it goes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
@@ -12,14 +12,16 @@ from routing import accounts, pools, withdrawal
 from routing.errors import AccountError
 from routing.models import PoolAccount
 
-FIELDS = ("label", "floor_percent", "concurrency_cap", "priority", "weight_thousandths", "models_served")
+SERVED = ("models_served", "efforts_served", "tiers_served")
+FIELDS = ("label", "floor_percent", "concurrency_cap", "priority", "weight_thousandths", *SERVED)
 MOST_AT_ONCE, HIGHEST_TIER, MOST_WEIGHT = 10_000, 100, 1_000_000
+LONGEST_WORD = 20
 
 
 def change(account: PoolAccount, fields: Mapping[str, Any], *, by: User | None) -> PoolAccount:
     """Gives the account these FIELDS; what is not named stays. Holds on the next request. Raises AccountError.
 
-    None: no cap; the plan's own weight; every model.
+    None: no cap; the plan's own weight; every model, reasoning effort and service tier. Ordinary tiers need not be named.
     """
     wanted = _checked(fields)
     with transaction.atomic():
@@ -43,8 +45,9 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
     wanted = dict(fields)
     if "label" in wanted:
         wanted["label"] = accounts.checked_label(wanted["label"])
-    if wanted.get("models_served") is not None:
-        wanted["models_served"] = accounts.checked_models(wanted["models_served"])
+    for name in SERVED:
+        if wanted.get(name) is not None:
+            wanted[name] = _served(name, wanted[name])
     if not 0 <= wanted.get("floor_percent", 0) <= 100:
         raise AccountError(_("What its person keeps is 0 to 100 percent of each window."), field="floor_percent")
     cap, weight = wanted.get("concurrency_cap"), wanted.get("weight_thousandths")
@@ -63,6 +66,20 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
     if weight is not None and not 1 <= weight <= MOST_WEIGHT:
         raise AccountError(_("Its weight is 0.001 to 1,000 times a Plus."), field="weight_thousandths")
     return wanted
+
+
+def _served(name: str, names: Sequence[str]) -> list[str]:
+    """Models, reasoning efforts or service tiers as requests name them, each once, sorted."""
+    if name == "models_served":
+        return accounts.checked_models(names)
+    served = sorted({name.strip() for name in names})
+    if not served or any(not 1 <= len(name) <= LONGEST_WORD or not name.isprintable() for name in served):
+        raise AccountError(
+            _("Reasoning efforts and service tiers are words of 1 to %(longest)s characters, at least one.")
+            % {"longest": LONGEST_WORD},
+            field=name.removesuffix("_served"),
+        )
+    return served
 
 
 def pause(account: PoolAccount, *, by: User | None) -> PoolAccount:

@@ -157,6 +157,11 @@ def test_an_account_is_changed_paused_moved_and_taken_out(world: World, lead: Ca
     path = f"accounts/{account.uuid}"
     changed = lead.patch(path, {"label": "Ada 2", "concurrency_cap": None, "models": ["b", "a"], "priority": -1}).json()
     assert (changed["label"], changed["concurrency_cap"], changed["models"], changed["priority"]) == ("Ada 2", None, ["a", "b"], -1)
+    assert (changed["efforts"], changed["tiers"]) == (None, None)
+    changed = lead.patch(path, {"efforts": ["medium", "low"], "tiers": ["flex"]}).json()
+    assert (changed["efforts"], changed["tiers"], changed["models"]) == (["low", "medium"], ["flex"], ["a", "b"])
+    changed = lead.patch(path, {"efforts": None}).json()
+    assert (changed["efforts"], changed["tiers"]) == (None, ["flex"])
     assert lead.post(f"{path}/pause").json()["state"] == "paused"
     assert lead.post(f"{path}/pause").json()["state"] == "paused"
     assert lead.post(f"{path}/resume").json()["state"] == "serving"
@@ -169,14 +174,15 @@ def test_an_account_is_changed_paused_moved_and_taken_out(world: World, lead: Ca
     assert (account.access_token, account.refresh_token) == ("", "")
     actions = AuditEvent.objects.filter(organization=world.organization, object_id=str(account.uuid)).order_by("pk")
     assert list(actions.values_list("action", flat=True)) == [
-        "account.changed", "account.paused", "account.resumed", "account.withdrawn",
+        "account.changed", "account.changed", "account.changed", "account.paused", "account.resumed", "account.withdrawn",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("body", "param"),
     [({"label": ""}, "label"), ({"floor_percent": 101}, "floor_percent"), ({"concurrency_cap": 0}, "concurrency_cap"),
-     ({"models": []}, "models"), ({"weight_thousandths": 1.5}, "weight_thousandths"), ({"priority": True}, "priority")],
+     ({"models": []}, "models"), ({"efforts": ["x" * 21]}, "efforts.0"), ({"tiers": []}, "tiers"),
+     ({"weight_thousandths": 1.5}, "weight_thousandths"), ({"priority": True}, "priority")],
 )  # fmt: skip
 def test_what_an_account_cannot_be_is_refused_by_its_field(world: World, lead: Caller, body: dict[str, Any], param: str) -> None:
     account = world.sign_in("Ada")

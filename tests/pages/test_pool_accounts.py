@@ -51,27 +51,33 @@ def event(world: World, action: str) -> AuditEvent:
 
 
 class TestChange:
-    FIELDS = {"label": "Ada", "floor_percent": "20", "concurrency_cap": "4", "priority": "2", "weight": "7.5", "models": "b, a\na"}
+    FIELDS = {
+        "label": "Ada", "floor_percent": "20", "concurrency_cap": "4", "priority": "2", "weight": "7.5", "models": "b, a\na",
+        "efforts": "medium, low", "tiers": "flex",
+    }  # fmt: skip
 
-    def test_name_floor_cap_tier_weight_and_models(self, world: World) -> None:
+    def test_name_floor_cap_tier_weight_and_what_it_serves(self, world: World) -> None:
         account = world.sign_in("Old name")
         before = world.organization.config_version
         assert say(world.lead, f"accounts/{account.uuid}", **self.FIELDS) == "Ada is as said from the next request on."
         account.refresh_from_db()
         assert (account.label, account.floor_percent, account.concurrency_cap, account.priority) == ("Ada", 20, 4, 2)
         assert (account.weight_thousandths, account.models_served) == (7500, ["a", "b"])
+        assert (account.efforts_served, account.tiers_served) == (["low", "medium"], ["flex"])
         world.organization.refresh_from_db()
         assert world.organization.config_version == before + 1
         found = event(world, "account.changed")
         assert found.actor == world.lead.user
         assert found.data["before"]["label"] == "Old name"
-        assert found.data["after"]["models_served"] == ["a", "b"]
+        assert (found.data["after"]["models_served"], found.data["after"]["tiers_served"]) == (["a", "b"], ["flex"])
 
     def test_what_is_left_empty_is_lifted(self, world: World) -> None:
-        account = world.sign_in("Ada", concurrency_cap=4, weight_thousandths=500, models_served=["a"])
+        lists = {name: ["a"] for name in ("models_served", "efforts_served", "tiers_served")}
+        account = world.sign_in("Ada", concurrency_cap=4, weight_thousandths=500, **lists)
         say(world.lead, f"accounts/{account.uuid}", label="Ada", floor_percent="0", priority="0")
         account.refresh_from_db()
-        assert (account.concurrency_cap, account.weight_thousandths, account.models_served) == (None, None, None)
+        assert (account.concurrency_cap, account.weight_thousandths) == (None, None)
+        assert [getattr(account, name) for name in lists] == [None, None, None]
 
     def test_the_same_again_changes_nothing(self, world: World) -> None:
         account = world.sign_in("Ada")
@@ -82,7 +88,7 @@ class TestChange:
     @pytest.mark.parametrize(("field", "value"), [
         ("label", ""), ("label", "x" * 81), ("floor_percent", "101"), ("floor_percent", "-1"), ("concurrency_cap", "0"),
         ("concurrency_cap", "10001"), ("priority", "101"), ("priority", ""), ("weight", "0"), ("weight", "1001"),
-        ("models", "x" * 121), ("models", "a\u202eb"),
+        ("models", "x" * 121), ("models", "a\u202eb"), ("efforts", "x" * 21), ("tiers", "low\u202eb"),
     ])  # fmt: skip
     def test_what_cannot_be_is_said_beside_its_field(self, world: World, field: str, value: str) -> None:
         account = world.sign_in("Ada")
@@ -94,10 +100,24 @@ class TestChange:
         assert rows_of(world.organization) == before
 
     def test_the_form_shows_what_is_stored(self, world: World) -> None:
-        account = world.sign_in("Ada", weight_thousandths=2500, models_served=["a", "b"], floor_percent=10)
+        account = world.sign_in(
+            "Ada", weight_thousandths=2500, floor_percent=10,
+            models_served=["a", "b"], efforts_served=["low"], tiers_served=["default"],
+        )  # fmt: skip
         page = get(world.lead, f"?open={account.uuid}")
-        for name, value in (("label", "Ada"), ("weight", "2.5"), ("models", "a, b"), ("floor_percent", "10"), ("priority", "0")):
+        stored = {
+            "label": "Ada", "weight": "2.5", "models": "a, b", "efforts": "low", "tiers": "default", "floor_percent": "10",
+            "priority": "0",
+        }  # fmt: skip
+        for name, value in stored.items():
             assert re.search(rf'name="{name}"[^>]* value="{value}"', page), name
+        assert "Reasoning efforts</dt><dd>low</dd>" in page
+
+    def test_what_no_account_serves_is_said_where_the_request_would_go(self, world: World) -> None:
+        account = world.sign_in("Ada")
+        say(world.lead, f"accounts/{account.uuid}", **{**self.FIELDS, "models": "", "tiers": "", "efforts": "low"})
+        assert "Nobody: " not in text(get(world.lead, "?model=gpt-5.5&effort=low"))
+        assert "Nobody: " in text(get(world.lead, "?model=gpt-5.5&effort=high"))
 
 
 class TestPause:

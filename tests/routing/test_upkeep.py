@@ -33,7 +33,8 @@ def version(organization: Organization) -> int:
 
 @pytest.mark.parametrize("fields", [
     {"status": "active"}, {"floor_percent": 101}, {"concurrency_cap": 0}, {"priority": -101}, {"weight_thousandths": 0},
-    {"label": " "}, {"models_served": []}, {"models_served": [""]},
+    {"label": " "}, {"models_served": []}, {"models_served": [""]}, {"efforts_served": []}, {"tiers_served": ["a\nb"]},
+    {"efforts_served": ["x" * 21]},
 ])  # fmt: skip
 def test_what_cannot_be_changes_nothing(organization: Organization, account: PoolAccount, fields: dict[str, Any]) -> None:
     before = version(organization)
