@@ -2,20 +2,18 @@
 
 import asyncio
 import json
-import ssl
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from accounts.errors import ProviderUnreachable
-from config import addresses
+from config import addresses, tls
 
 TIMEOUT = httpx.Timeout(5.0, connect=5.0)
 TOTAL_SECONDS = 8.0
@@ -80,7 +78,9 @@ async def _fetch(
         target = httpx.URL(url)
         headers["host"] = target.netloc.decode("ascii")
         # A proxy of the environment would look names up itself, and not connect to what was judged.
-        async with httpx.AsyncClient(timeout=TIMEOUT, verify=_tls(), trust_env=False, follow_redirects=False) as client:
+        async with httpx.AsyncClient(
+            timeout=TIMEOUT, verify=tls.authorities(trusts_env=False), trust_env=False, follow_redirects=False
+        ) as client:
             request = client.build_request(
                 "GET" if form is None else "POST",
                 target.copy_with(host=str(found[0])),
@@ -95,12 +95,6 @@ async def _fetch(
                 return Answer(answer.status_code, _object(await _read(answer, name), name))
             finally:
                 await answer.aclose()
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """The authorities that are trusted, read once."""
-    return httpx.create_ssl_context(trust_env=False)
 
 
 async def _read(answer: httpx.Response, name: str) -> bytes:

@@ -22,7 +22,7 @@ from accounts import api_tokens, keys, members, organizations, teams
 from accounts.models import ApiKey, Member, Organization
 from billing import subscriptions, usage
 from billing.models import Plan
-from config import snapshot
+from config import snapshot, tls
 from config.clock import utc_now
 from config.launch.embedded import dies_with_parent, free_port
 from demo import history
@@ -182,6 +182,6 @@ def _environment(url: str, upstream_url: str) -> dict[str, str]:
 
 def _answers(address: str) -> bool:
     try:
-        return httpx.get(address, timeout=5).status_code == 200
+        return httpx.get(address, timeout=5, verify=tls.authorities(trusts_env=True)).status_code == 200
     except httpx.TransportError:
         return False

@@ -12,6 +12,7 @@ import httpx
 from django.conf import settings
 from django.utils.translation import gettext as _
 
+from config import tls
 from routing import addresses
 from routing.errors import CredentialError
 
@@ -166,7 +167,9 @@ def _post(path: str, *, json: Mapping[str, str] | None = None, data: Mapping[str
     url = f"{settings.UPSTREAM_AUTH_URL}{path}"
     try:
         # Such calls are rare, so a connection of their own each; a proxy of the environment is for hosts outside.
-        with httpx.Client(timeout=TIMEOUT, trust_env=not addresses.is_local(url), follow_redirects=False) as client:
+        trusts = not addresses.is_local(url)
+        trusted = tls.authorities(trusts_env=trusts)
+        with httpx.Client(timeout=TIMEOUT, verify=trusted, trust_env=trusts, follow_redirects=False) as client:
             return client.post(url, json=json, data=data, headers={"user-agent": "weir"})
     except NOT_SENT as error:
         raise IssuerUnavailable(_("The issuer cannot be reached."), reason=type(error).__name__) from None

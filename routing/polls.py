@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import connection
 
 from config import redis as weir_redis
-from config import scope
+from config import scope, tls
 from config.clock import utc_now
 from routing import accounts, addresses, credentials, due, failures, health, live, observations, plans
 from routing.credentials import Credential
@@ -193,7 +193,9 @@ def _get(credential: Credential) -> _Answer:
     try:
         trusts = not addresses.is_local(url)
         with (
-            httpx.Client(timeout=TIMEOUT, trust_env=trusts, follow_redirects=False) as client,
+            httpx.Client(
+                timeout=TIMEOUT, verify=tls.authorities(trusts_env=trusts), trust_env=trusts, follow_redirects=False
+            ) as client,
             client.stream("GET", url, headers=headers) as answer,
         ):
             for chunk in answer.iter_bytes():

@@ -8,6 +8,7 @@ import httpx
 from django.conf import settings
 from django.utils.translation import gettext as _
 
+from config import tls
 from routing import addresses
 from routing.errors import CredentialRefused, CredentialUnverified
 from routing.models import PoolAccount
@@ -50,7 +51,9 @@ def _ask(url: str, headers: dict[str, str], *, pinned: str | None) -> None:
         trusts = pinned is None and not addresses.is_local(url)
         headers = {**headers, "user-agent": "weir", "accept-encoding": "identity"}
         with (
-            httpx.Client(timeout=TIMEOUT, trust_env=trusts, follow_redirects=False) as client,
+            httpx.Client(
+                timeout=TIMEOUT, verify=tls.authorities(trusts_env=trusts), trust_env=trusts, follow_redirects=False
+            ) as client,
             client.stream("GET", target, headers=headers, extensions=extensions) as answer,
         ):
             status = answer.status_code

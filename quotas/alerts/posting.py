@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from config import addresses
+from config import addresses, tls
 from quotas.alerts.endpoints import MARKS, NAME
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
@@ -43,7 +43,8 @@ def send(posts: Sequence[Post]) -> list[Outcome]:
 
 async def _send(posts: Sequence[Post]) -> list[Outcome]:
     # A proxy of the environment would look names up itself, and not connect to what was judged.
-    async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, follow_redirects=False) as client:
+    trusted = tls.authorities(trusts_env=False)
+    async with httpx.AsyncClient(timeout=TIMEOUT, verify=trusted, trust_env=False, follow_redirects=False) as client:
         return list(await asyncio.gather(*(_one(client, post) for post in posts)))
 
 
