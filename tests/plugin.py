@@ -10,6 +10,7 @@ tests/spreading.py.
 
 import contextlib
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from config import collector
 from config.launch import embedded, folders, secrets
 from tests import secrets as test_secrets
 from tests import spreading
@@ -188,6 +190,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     global _room
+    gc.enable()
+    collector.spare()
     if _working is None:
         return
     alone = [item.nodeid for item in session.items if _is_alone(item)]
@@ -242,4 +246,6 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return (yield)
 
 
+# Nothing that imports and the collection of tests make is garbage.
+gc.disable()
 start()

@@ -73,7 +73,9 @@ def test_a_developer_is_told_of_no_account(world: World) -> None:
     assert opened["steps"][1]["account"] == "an account of the pool"
     lead = caller(world, "lead").get(f"requests/{row.request_id}").json()
     assert (lead["account"], lead["account_id"]) == (SECRET_LABEL, str(world.account.uuid))
-    assert lead["rankings"][0]["candidates"] == [{"account": SECRET_LABEL, "score": "0.41", "room": "240.5", "is_chosen": True}]
+    assert lead["rankings"][0]["candidates"] == [
+        {"account": SECRET_LABEL, "score": "0.4137", "room": "240173.5", "is_chosen": True}
+    ]
 
 
 def test_a_row_tells_exactly_what_was_booked(world: World) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from config import tls
 from tests import secrets
 from tests.flows import stack as processes
 from tests.flows import tenants
@@ -49,7 +50,8 @@ class Stack:
                 secrets.record_answer(f"{response.request.method} {response.request.url.path}", await response.aread())
 
         limits = httpx.Limits(max_connections=200)
-        return httpx.AsyncClient(timeout=60, limits=limits, event_hooks={"response": [remember]}, **options)
+        trusted = tls.authorities(trusts_env=True)
+        return httpx.AsyncClient(timeout=60, limits=limits, verify=trusted, event_hooks={"response": [remember]}, **options)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Whole processes for the flows: web processes and a ledger on the test database, killed and started at will."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import httpx
 from django.conf import settings
 from django.db import connection
 
+from config import tls
 from tests import ports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,14 +80,13 @@ class Web(Process):
 
     def wait_ready(self, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            assert self.running.poll() is None, f"{self.name} ended:\n{self.tail()}"
-            try:
-                if httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.05)
+        with httpx.Client(timeout=5, verify=tls.authorities(trusts_env=False), trust_env=False) as client:
+            while time.monotonic() < deadline:
+                assert self.running.poll() is None, f"{self.name} ended:\n{self.tail()}"
+                with contextlib.suppress(httpx.TransportError):
+                    if client.get(f"{self.url}/health/ready").status_code == 200:
+                        return
+                time.sleep(0.05)
         raise AssertionError(f"{self.name} is not ready:\n{self.tail()}")
 
 

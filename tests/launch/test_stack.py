@@ -16,6 +16,7 @@ import psycopg
 import pytest
 import redis
 
+from config import tls
 from config.launch import embedded, runtime
 from tests import ports
 from tests.launch import processes
@@ -143,7 +144,8 @@ def ask(base_url: str, key: str) -> httpx.Response:
 
 def is_ready(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=5).status_code == 200
+        trusted = tls.authorities(trusts_env=True)
+        return httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=5, verify=trusted).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -66,7 +66,10 @@ class World:
 
     def carried(self) -> dict[str, Any]:
         pk = self.account.pk
-        return {"account_id": pk, "trace": [{"account_id": pk, "reason": "pace", "candidates": 3, "best": [[pk, 0.41, 240.5]]}]}
+        return {
+            "account_id": pk,
+            "trace": [{"account_id": pk, "reason": "pace", "candidates": 3, "best": [[pk, 0.4137, 240_173.5]]}],
+        }
 
     def member(self, role: str, team: Any = None) -> Member:
         return factories.member(self.organization, role=role, team=team)

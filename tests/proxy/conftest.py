@@ -13,7 +13,7 @@ from django.test import override_settings
 
 from billing.models import UsageRecord
 from config import redis as weir_redis
-from config import snapshot
+from config import snapshot, tls
 from proxy import catalog, estimate, exchange, lifespan, socket_server, sockets, told, usage
 from proxy.asgi import Receive, Scope, Send
 from proxy.dialects import chat, compact, messages, responses
@@ -114,7 +114,8 @@ async def gateway(upstream: ScriptedUpstream, gateway_settings: dict[str, Any], 
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.create_task(server._serve())
         await eventually(lambda: server.started)
-        async with httpx.AsyncClient(timeout=20, limits=httpx.Limits(max_connections=200)) as client:
+        limits = httpx.Limits(max_connections=200)
+        async with httpx.AsyncClient(timeout=20, limits=limits, verify=tls.authorities(trusts_env=True)) as client:
             yield Gateway(f"http://127.0.0.1:{port}", client)
         server.should_exit = True
         await serving
