@@ -492,6 +492,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.usefixtures("nobody_else")
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=steps)
 def test_invoices_sum_to_the_ledger_and_allowances_to_the_periods(steps: list[tuple[Any, ...]]) -> None:

@@ -28,6 +28,7 @@ def local(zone: str, *when: int) -> datetime:
     return datetime(*when, tzinfo=ZoneInfo(zone)).astimezone(UTC)  # type: ignore[misc,arg-type]
 
 
+@pytest.mark.usefixtures("nobody_else")
 @pytest.mark.parametrize("day", [29, 30, 31])
 @pytest.mark.parametrize("year", [2027, 2028])
 def test_the_last_days_of_a_month_are_clamped_and_come_back(day: int, year: int) -> None:
