@@ -109,7 +109,7 @@ def issue(
     name = names.checked(name, what=_("A key's name"), longest=80)
     models, efforts = _models(allowed_models), _efforts(allowed_efforts)
     if expires_at is not None and expires_at <= now:
-        raise ExpiryPassed(_("The key would have expired already."), expires_at=expires_at.isoformat())
+        raise ExpiryPassed(_("The key would have expired already."), field="expires_at", expires_at=expires_at.isoformat())
     with transaction.atomic():
         # The organization first, as everywhere: two who lock in one order cannot block each other.
         organization = Organization.objects.select_for_update(no_key=True).get(pk=member.organization_id)
@@ -269,18 +269,22 @@ def _insert(member: Member, pepper_id: str, pepper: str, **fields: Any) -> Issue
 def _models(allowed: Iterable[str] | None) -> list[str] | None:
     if allowed is None:
         return None
-    models = sorted({names.checked(model, what=_("A model's name"), longest=120) for model in allowed})
+    field = "allowed_models"
+    models = sorted({names.checked(model, what=_("A model's name"), longest=120, field=field) for model in allowed})
     if not models:
-        raise NameInvalid(_("A key that may use no model at all is of no use; name one, or leave the list out."))
+        raise NameInvalid(_("A key that may use no model at all is of no use; name one, or leave the list out."), field=field)
     return models
 
 
 def _efforts(allowed: Iterable[str] | None) -> list[str] | None:
     if allowed is None:
         return None
-    efforts = sorted({names.checked(effort, what=_("A reasoning effort"), longest=20) for effort in allowed})
+    field = "allowed_efforts"
+    efforts = sorted({names.checked(effort, what=_("A reasoning effort"), longest=20, field=field) for effort in allowed})
     if not efforts:
-        raise NameInvalid(_("A key that may use no reasoning effort at all is of no use; name one, or leave the list out."))
+        raise NameInvalid(
+            _("A key that may use no reasoning effort at all is of no use; name one, or leave the list out."), field=field
+        )
     return efforts
 
 

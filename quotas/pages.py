@@ -33,6 +33,9 @@ from quotas.standing import PlanState
 DAYS = 30
 OWN_ROWS = 10
 MODELS_SHOWN = 6
+KEY_ID = "key-%s"
+KEY_FIELDS = {"allowed_models": "models", "allowed_efforts": "efforts", "expires_at": "until"}
+"""What the domain refuses, by the field of the form."""
 EXAMPLE_MODEL = "gpt-5.5"
 """The model that the configurations for clients name."""
 
@@ -80,7 +83,7 @@ def _key_page(
         ],
         "issued": issued,
         "grace_text": display.duration(settings.KEY_ROTATION_GRACE_SECONDS),
-        "form": form or forms.IssueKeyForm(),
+        "form": form or forms.IssueKeyForm(auto_id=KEY_ID),
     }
     if is_part:
         return render(request, "quotas/_keys.html", part, status=status)
@@ -164,13 +167,13 @@ def key(request: HttpRequest, member: Member) -> HttpResponse:
 @tenancy.page(Action.USE_KEYS)
 def issue_key(request: HttpRequest, member: Member) -> HttpResponse:
     """Answers with the secret itself, this one time: a redirect would need it kept somewhere."""
-    form = forms.IssueKeyForm(request.POST)
+    form = forms.IssueKeyForm(request.POST, auto_id=KEY_ID)
     if not form.is_valid():
         return _key_page(request, member, form=form, status=422)
     try:
-        issued = keys.issue(member, name=form.cleaned_data["name"], by=member.user, now=utc_now())
+        issued = keys.issue(member, by=member.user, now=utc_now(), **form.fields_set(ZoneInfo(member.organization.timezone)))
     except DomainError as error:
-        form.add_error("name", error.message)
+        form.add_error(KEY_FIELDS.get(str(error.facts.get("field")), "name"), error.message)
         return _key_page(request, member, form=form, status=error.status)
     return _key_page(request, member, issued=issued)
 

@@ -157,7 +157,7 @@ class ScriptedUpstream:
         *,
         state: str | None = None,
         until: Callable[[Received], bool] = lambda received: True,
-        seconds: float = 5.0,
+        seconds: float = 30.0,
         **wanted: str,
     ) -> list[Received]:
         """Waits until that many requests are there, in that state; `wanted` as in `received`. Fails when time is up."""

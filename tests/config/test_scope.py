@@ -300,6 +300,7 @@ ALLOWED = {
     "config/middleware.py": "operators, in the admin",
     "demo/seed.py": "makes the demo's organizations",
     "quotas/alerts/tasks.py": "walks over organizations",
+    "quotas/consumers.py": "who asked for an organization that is not theirs",
     "quotas/reconcile.py": "how much differs in all, for the health page",
     "quotas/refusal_log.py": "forgets what is old, of all",
     "quotas/sweep.py": "walks over organizations",

@@ -1,8 +1,9 @@
 """My key: who may see it, the secret that is shown once, what is left, the configuration to paste."""
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.apps import apps
@@ -12,7 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts import keys, organizations
-from accounts.models import ApiKey, AuditEvent, Member
+from accounts.models import ApiKey, AuditEvent, Member, Organization
 from config.clock import utc_now
 from quotas import limits
 from tests import factories, secrets
@@ -144,6 +145,40 @@ def test_a_key_without_a_proper_name_is_not_issued(developer: Member, name: str)
     refused = made.signed_in(developer).post(made.path(developer, "key/issue"), {"name": name})
     assert 400 <= refused.status_code < 500
     assert 'id="key-name-error"' in refused.content.decode()
+    assert developer.api_keys.count() == 0
+
+
+def test_a_key_is_narrowed_where_it_is_issued(developer: Member) -> None:
+    """What the page says is what the gateway is told; the day ends in the organization's zone."""
+    Organization.objects.filter(pk=developer.organization_id).update(timezone="Asia/Tokyo")
+    until = (utc_now() + timedelta(days=9)).date()
+    asked = {"name": "ci", "models": "gpt-5.5,\n gpt-5.4-mini", "efforts": "low", "until": until.isoformat(), "never_fast": "on"}
+    client = made.signed_in(developer)
+    issued = client.post(made.path(developer, "key/issue"), asked).content.decode()
+    secrets.register(re.search(r'id="secret">([^<]+)<', issued)[1], "gateway key")  # type: ignore[index]
+    row = developer.api_keys.get()
+    assert (row.allowed_models, row.allowed_efforts, row.fast_allowed) == (["gpt-5.4-mini", "gpt-5.5"], ["low"], False)
+    assert row.expires_at == datetime.combine(until + timedelta(days=1), datetime.min.time(), ZoneInfo("Asia/Tokyo"))
+    page = client.get(made.path(developer)).content.decode()
+    assert "<dd>gpt-5.4-mini, gpt-5.5, fast mode off</dd>" in page
+    assert "Reasoning efforts</dt><dd>low</dd>" in page
+    # Whoever wants none of it is not asked: it is folded, and after a key was issued it is empty again.
+    assert '<details class="more whole"><summary>Narrow what it may do' in issued
+    assert 'value="gpt-5.5' not in issued
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("models", "x" * 121), ("models", "a\u202eb"), ("models", "x" * 2001), ("efforts", "x" * 21), ("until", "soon"),
+    ("until", "2020-01-01"), ("until", "9999-12-31"), ("until", "2200-01-01"),
+])  # fmt: skip
+def test_what_a_key_cannot_be_narrowed_to_is_said_beside_its_field(developer: Member, field: str, value: str) -> None:
+    refused = made.signed_in(developer).post(made.path(developer, "key/issue"), {"name": "ci", field: value})
+    page = refused.content.decode()
+    assert 400 <= refused.status_code < 500
+    assert f'id="key-{field}-error"' in page
+    # What was typed is there, and not folded away.
+    assert '<details class="more whole" open><summary>Narrow what it may do' in page
+    assert 'name="name" maxlength="80" required autocomplete="off" placeholder="laptop, ci, …" value="ci"' in page
     assert developer.api_keys.count() == 0
 
 

@@ -168,7 +168,8 @@ def test_only_a_request_that_speaks_of_compaction_has_its_answers_items_read() -
 
 @pytest.mark.alone
 def test_a_long_conversation_without_anchors_is_only_searched() -> None:
-    """Fractions of what the body's first scan costs; both are timed, so that a slow machine is slow at both."""
+    """By what the body's first scan costs; both are timed, so that a slow machine is slow at both. Two searches take two scans at
+    most; reading the items would take three more."""
     said = message({"type": "input_text", "text": 'a "quoted" word, and file_id, compaction. ' * 20})
     one = request(input=[said] * 400, store=False)
     assert len(one.body) > 300_000
@@ -182,4 +183,4 @@ def test_a_long_conversation_without_anchors_is_only_searched() -> None:
         return min(times)
 
     scan = best(lambda: responses.inspect(one.body))
-    assert best(lambda: anchors.anchors_of(one, {})) < 2 * scan
+    assert best(lambda: anchors.anchors_of(one, {})) < 3 * scan
