@@ -16,6 +16,7 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 
 from accounts import languages, missing, permissions, tenancy, vouching
+from accounts.identity import SignInElsewhere
 from accounts.models import Member, User
 from accounts.permissions import Action, Reach
 from config import live_marks, scope, snapshot
@@ -41,11 +42,12 @@ ROUTE = "o/<slug:slug>/live"
 
 
 class _Ended(Exception):
-    """The page may not be shown any more; `code` says why."""
+    """The page may not be shown any more; `code` says why. `is_strange`: the organization is none of the person's."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int, *, is_strange: bool = False) -> None:
         super().__init__(code)
         self.code = code
+        self.is_strange = is_strange
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
@@ -169,7 +171,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return self._admitted()
         except _Ended as ended:
             user = vouching.user_of(self._session)
-            if ended.code == FOREIGN and isinstance(user, User):
+            if ended.is_strange and isinstance(user, User):
                 with scope.everything():
                     missing.note(None, user, route=f"ws/{ROUTE}", method="GET", ids={})
             raise
@@ -185,8 +187,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
         try:
             user = vouching.user_of(self._session)
             member = tenancy.membership(user, self.scope["url_route"]["kwargs"]["slug"])
-        except Http404:
+        except (tenancy.SecondFactorMissing, SignInElsewhere):
             raise _Ended(FOREIGN) from None
+        except Http404:
+            raise _Ended(FOREIGN, is_strange=True) from None
         action = live.PAGES[self.page].action
         if action is not None and permissions.reach(member, action) is Reach.NONE:
             raise _Ended(FORBIDDEN)

@@ -61,7 +61,9 @@ class PoolAccountAdmin(OperatorAdmin):
         return _users_of(obj.pool)
 
     def change(self, obj: PoolAccount, fields: dict[str, Any], *, by: User) -> None:
-        upkeep.change(obj, fields, by=by)
+        # An emptied list is an empty one to the form.
+        lifted = {name: None for name in upkeep.SERVED if fields.get(name) == []}
+        upkeep.change(obj, {**fields, **lifted}, by=by)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[PoolAccount]:
         rows: QuerySet[PoolAccount] = super().get_queryset(request)

@@ -241,6 +241,16 @@ def test_a_changed_row_reaches_the_path_and_leaves_other_columns_alone(site: Cli
     assert told.data["after"] == {"label": "Renamed", "weight_thousandths": 2500, "floor_percent": 20, "priority": 1}
 
 
+def test_what_an_account_serves_is_narrowed_and_lifted(site: Client) -> None:
+    account, _ = factories.openai_account(factories.organization())
+    form = {"label": account.label, "floor_percent": "0", "priority": "10"}
+    served = ("models_served", "efforts_served", "tiers_served")
+    for text, stored in (("b,a", ["a", "b"]), ("", None)):
+        assert site.post(where(PoolAccount, "change", account.pk), {**form, **dict.fromkeys(served, text)}).status_code == 302
+        account.refresh_from_db()
+        assert [getattr(account, name) for name in served] == [stored] * 3
+
+
 def test_who_is_switched_off_is_refused_in_each_of_their_organizations(site: Client) -> None:
     first, second, other = (factories.organization() for _ in range(3))
     member = factories.member(first)

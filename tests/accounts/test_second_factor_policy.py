@@ -224,3 +224,5 @@ async def test_a_live_socket_ends_when_a_factor_is_required_and_missing(closed: 
     assert (await late.connect(timeout=5))[0]
     refused = await late.receive_output(timeout=5)
     assert (refused["type"], refused["code"]) == ("websocket.close", 4404)
+    # It is the member's own organization: nobody asked for another one.
+    assert not await in_thread(AuditEvent.objects.filter(actor=member.user, action="missing.asked").exists)
