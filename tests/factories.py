@@ -2,6 +2,7 @@
 
 import secrets as random_secrets
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 from accounts import keys, members, organizations, teams
@@ -18,16 +19,20 @@ def unique(stem: str) -> str:
     return f"{stem}-{random_secrets.token_hex(5)}"
 
 
-def organization(*, plan: str | None = "plus", timezone: str = "UTC", name: str | None = None) -> Organization:
-    """An organization of a name of its own, on `plan` (None: without a subscription)."""
+def organization(
+    *, plan: str | None = "plus", timezone: str = "UTC", name: str | None = None, anchor: date | None = None
+) -> Organization:
+    """An organization of a name of its own, on `plan` (None: without a subscription), whose period begins at `anchor`: today."""
     made = organizations.create(name or unique("Org"), by=None, timezone=timezone)
     if plan is not None:
-        subscription(made, plan=plan)
+        subscription(made, plan=plan, anchor=anchor)
     return Organization.objects.get(pk=made.pk)
 
 
-def subscription(organization: Organization, *, plan: str = "plus", member: Member | None = None) -> Subscription:
-    return subscriptions.start(organization, Plan.objects.get(slug=plan), now=utc_now(), member=member)
+def subscription(
+    organization: Organization, *, plan: str = "plus", member: Member | None = None, anchor: date | None = None
+) -> Subscription:
+    return subscriptions.start(organization, Plan.objects.get(slug=plan), now=utc_now(), member=member, anchor=anchor)
 
 
 def team(organization: Organization, name: str | None = None) -> Team:

@@ -51,7 +51,7 @@ def parts(event: UsageEvent) -> list[tuple[int, str, int, int, int]]:
 
 
 def test_a_row_says_everything_that_the_event_does(organization: Organization, key: ApiKey) -> None:
-    at = datetime(2026, 11, 30, 12, 30, 15, tzinfo=UTC)
+    at = utc_now().replace(microsecond=0)
     lines = (
         line("gpt-5.5", rate_id=9, account_id=70, input=80, cached_input=20, output=9, reasoning=4, credits=1_000),
         line("gpt-5.4", rate_id=7, account_id=71, input=100, cached_input=1920, cache_write=5, output=300, credits=500),

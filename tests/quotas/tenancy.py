@@ -5,6 +5,7 @@ import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from django.db import connections
@@ -91,8 +92,10 @@ class Tenant:
         sync_client().delete(*engine.keys(self.organization.pk)[:4])
 
 
-def make(*, plan: str | None = "plus", timezone: str = "UTC", team: bool = False, role: str = "developer") -> Tenant:
-    organization = factories.organization(plan=plan, timezone=timezone)
+def make(
+    *, plan: str | None = "plus", timezone: str = "UTC", team: bool = False, role: str = "developer", anchor: date | None = None
+) -> Tenant:
+    organization = factories.organization(plan=plan, timezone=timezone, anchor=anchor)
     member = factories.member(organization, role=role, team=factories.team(organization) if team else None)
     return Tenant(organization, member, factories.api_key(member))
 

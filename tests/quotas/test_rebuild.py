@@ -5,11 +5,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, connections
 
+from config.clock import utc_now
 from config.redis import sync_client
 from quotas import copies, engine, filters, limits, rebuild, reconcile, records, rings, staging, sweep, tally, views
 from tests import factories
@@ -456,8 +458,9 @@ def test_a_logged_settlement_of_an_orphan_counts_as_its_amendment(tenant: Tenant
     assert sorted((row.part, row.credits) for row in tenant.log()) == [(0, 2 * CREDIT), (1, 2 * CREDIT)]
 
 
-def test_a_long_request_that_ended_lately_is_found_by_its_second_settlement(tenant: Tenant) -> None:
-    """Tombstones go by the end, not the admission."""
+def test_a_long_request_that_ended_lately_is_found_by_its_second_settlement() -> None:
+    """Tombstones go by the end, not the admission. Both are of one period, at whatever hour this runs."""
+    tenant = tenancy.make(anchor=(utc_now() - timedelta(days=3)).date())
     early = time.time() - 9 * 3600
     made = spend(tenant, 5, at=early, state="L")
     ticket = tenant.probe.redis.hget(tenant.probe.keys[0], f"h:{made}")
