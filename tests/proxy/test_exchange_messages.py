@@ -409,10 +409,13 @@ async def test_a_silent_stream_is_kept_alive_with_pings(gateway: Gateway, tenant
     silence = {"deltas": 3, "hold": {"name": "quiet", "after": 4}, "usage": USAGE}
     upstream.script(silence, token=one.upstream_token)
     running = asyncio.create_task(post(gateway, one))
+    await upstream.wait_for(1, until=lambda seen: seen.sent_events >= 4, token=one.upstream_token)
+    began = asyncio.get_running_loop().time()
     await asyncio.sleep(0.9)
     upstream.release("quiet")
     found = events((await running).content)
-    assert 3 <= [event["type"] for event in found].count("ping") <= 6
+    # One is the upstream's own; a busy machine's timers come late, never early.
+    assert 3 <= [event["type"] for event in found].count("ping") <= 2 + (asyncio.get_running_loop().time() - began) / 0.2
     assert found[-1]["type"] == "message_stop"
     [row] = await logged(one)
     assert (row.status, row.credits) == ("ok", cost(input=500, cached=9500, output=200))
