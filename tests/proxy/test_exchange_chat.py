@@ -353,7 +353,7 @@ async def test_a_silent_stream_is_kept_alive_by_comments(
 ) -> None:
     """A heartbeat is not output: the failure that follows still moves to another account, or ends as an error."""
     one: Tenant = await tenant(account=account)
-    slow = {"first_event_delay": 0.7}
+    slow = {"first_event_delay": 1.2}
     failing = [{**slow, "fail": {"code": code}} for code in ("context_length_exceeded", "server_is_overloaded")]
     upstream.script(slow, *failing, token=one.upstream_token)
     answer = await post(gateway, one, prompt_cache_key="thread")

@@ -304,7 +304,7 @@ async def test_silence_is_filled_with_heartbeats_which_decide_nothing(
     """After two of them the account refuses, and another one answers all the same."""
     one: Tenant = await tenant(account="chatgpt")
     second, _ = await second_account(one, upstream)
-    upstream.script({**FULL, "delay": 0.6})
+    upstream.script({**FULL, "delay": 1.2})
     async with opened(gateway, one) as client:
         await client.send("hi")
         beats = 0
