@@ -59,8 +59,8 @@ class IssueKeyForm(forms.Form):
         day = data["until"]
         return {
             "name": data["name"],
-            "allowed_models": _listed(data["models"]),
-            "allowed_efforts": _listed(data["efforts"]),
+            "allowed_models": listed(data["models"]),
+            "allowed_efforts": listed(data["efforts"]),
             "expires_at": None if day is None else datetime.combine(day + timedelta(days=1), datetime.min.time(), zone),
             "fast_allowed": not data["never_fast"],
         }
@@ -70,6 +70,6 @@ LAST_YEAR = 2199
 """A day after it is a slip; dates end with the year 9999."""
 
 
-def _listed(text: str) -> list[str] | None:
+def listed(text: str) -> list[str] | None:
     """Names divided by commas, blanks or lines; None where there are none: every one."""
     return text.replace(",", " ").split() or None

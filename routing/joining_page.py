@@ -19,6 +19,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from accounts import permissions, tenancy
+from accounts.forms import listed
 from accounts.models import Member
 from accounts.permissions import Action
 from config.clock import utc_now
@@ -27,7 +28,7 @@ from routing import device, import_jobs, joining, oauth, terms, upkeep
 from routing.errors import CallbackInvalid, TermsNotAccepted
 from routing.joining import Joined, Outcome
 from routing.models import PoolAccount
-from routing.pool_forms import BY_KEY, CallbackForm, FilesForm, KeyForm, PlaceForm, SignInForm, names, told
+from routing.pool_forms import BY_KEY, CallbackForm, FilesForm, KeyForm, PlaceForm, SignInForm, told
 from routing.pool_page import BROWSER, DEVICE, ENDPOINT, FILES, KEY, Shown, path, show
 
 REFUSED = 422
@@ -261,7 +262,7 @@ def add_key(request: HttpRequest, member: Member) -> HttpResponse:
             kind=wanted["kind"],
             label=wanted["label"],
             base_url=wanted["base_url"] or None,
-            models=names(wanted["models"]),
+            models=listed(wanted["models"]),
             by=member.user,
             now=utc_now(),
         )

@@ -9,6 +9,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy
 
+from accounts.forms import listed
 from config.errors import DomainError
 from routing import capacity, upkeep
 from routing.models import Pool, PoolAccount
@@ -22,11 +23,6 @@ DIALECTS = [
     ("messages", gettext_lazy("Messages (Anthropic)")),
 ]
 LONGEST_MODELS = 2000
-
-
-def names(text: str) -> list[str] | None:
-    """Divided by commas, blanks or lines; None where there are none: every one."""
-    return text.replace(",", " ").split() or None
 
 
 def told(form: forms.Form, field: str, error: DomainError) -> None:
@@ -65,9 +61,9 @@ class AccountForm(forms.Form):
             "concurrency_cap": data["concurrency_cap"],
             "priority": data["priority"],
             "weight_thousandths": None if data["weight"] is None else int(data["weight"] * 1000),
-            "models_served": names(data["models"]),
-            "efforts_served": names(data["efforts"]),
-            "tiers_served": names(data["tiers"]),
+            "models_served": listed(data["models"]),
+            "efforts_served": listed(data["efforts"]),
+            "tiers_served": listed(data["tiers"]),
         }
 
 

@@ -36,7 +36,8 @@ LONG = (
 )
 """What takes a minute begins early, for the workers to end together."""
 HANGS = 400
-"""Seconds after which a test that starts whole processes hangs: each of these takes 20 s beside the other workers' tests."""
+"""Seconds after which a test that starts whole processes hangs: the longest takes two minutes beside the
+other workers' tests."""
 
 
 @pytest.hookimpl(trylast=True)
